@@ -1,0 +1,119 @@
+"""The attention seam: what a decode-attention method must do, and nothing else.
+
+Prefill is exact and the same for every method. When a layer's keys and values are in its
+store, the method is told (`prefilled`); from then on every step first appends one key and
+value to the store, then asks the method to `attend`. LSH sampling, dense attention and every
+rival method are such objects, so a comparison uses the very path that `ask` uses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from magicpig_cli.lsh.params import LayerShape
+    from magicpig_cli.store.kv import LayerStore
+
+
+@dataclass(slots=True)
+class StepStats:
+    """What the layers of one decode step did; the decode loop resets it before each step.
+
+    Counts are (query head, key) pairs: `keys_offered` is how many there were in sampled
+    layers, `keys_touched` how many the method read. `error_sum` adds the estimated squared
+    relative L2 errors of head outputs, `error_count` how many were added.
+    """
+
+    retrieve_ms: float = 0.0
+    attend_ms: float = 0.0
+    keys_offered: int = 0
+    keys_touched: int = 0
+    error_sum: float = 0.0
+    error_count: int = 0
+
+    def reset(self) -> None:
+        self.retrieve_ms = self.attend_ms = self.error_sum = 0.0
+        self.keys_offered = self.keys_touched = self.error_count = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerContext:
+    """All that a method may know of the layer it serves.
+
+    Attributes
+    ----------
+    layer : int
+        Index in the model.
+    n_layers : int
+        Layers of the model (PyramidKV spreads its budget over them).
+    shape : LayerShape
+    scale : float
+        Multiplies q.k, usually 1/sqrt(head_dim).
+    softcap : float
+        Logits become softcap * tanh(logit / softcap); 0 means none (Gemma-2).
+    store : LayerStore
+        The layer's keys and values in host memory.
+    stats : StepStats
+    """
+
+    layer: int
+    n_layers: int
+    shape: LayerShape
+    scale: float
+    softcap: float
+    store: LayerStore
+    stats: StepStats = field(repr=False)
+
+
+class LayerAttention(ABC):
+    """Decode attention of one layer. Built by a method's `layer`, one per layer and session."""
+
+    @abstractmethod
+    def prefilled(self, last_queries: torch.Tensor) -> None:
+        """Tokens were prefilled: the store holds all of them, from 0 to `store.n_tokens`.
+
+        Called after each exact prefill (the document, a later question), so it may find
+        earlier tokens already known.
+
+        Parameters
+        ----------
+        last_queries : torch.Tensor
+            Queries of the last prompt tokens, (n_q_heads, window, head_dim), window <= 64;
+            for methods that choose keys by an observation window (SnapKV).
+        """
+
+    @abstractmethod
+    def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Attend with one query per head over the store, whose last row is this step's own key.
+
+        Parameters
+        ----------
+        query : torch.Tensor
+            (n_q_heads, head_dim), float32 or the compute dtype, on the compute device.
+
+        Returns
+        -------
+        output : torch.Tensor
+            (n_q_heads, head_dim), same dtype and device as `query`.
+        lse : torch.Tensor
+            Natural log of the sum of exponentiated logits, (n_q_heads,), float32.
+        """
+
+    @property
+    def table_bytes(self) -> int:
+        """Host memory that the method keeps beside the keys and values."""
+        return 0
+
+
+class AttentionMethod(ABC):
+    """A method with its parameters: a frozen dataclass whose fields are the paper's, with defaults."""
+
+    name: str
+
+    @abstractmethod
+    def layer(self, context: LayerContext) -> LayerAttention:
+        """A fresh `LayerAttention` for one layer."""

@@ -1,0 +1,190 @@
+"""What the engine tells while it works: the only thing that views, JSON and benchmarks see.
+
+`Engine.generate` yields these in order: `Prompted`, `PrefillProgress`..., `Prefilled`, then for
+each step a `Token` and a `Step`, and last `Finished`. `Notice` and `Memory` may come at any
+time. Loading has events of its own, which come before: `LoadProgress`..., `Loaded`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line that a person should read; never part of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Something is being fetched or loaded: `phase` says what, in a word or two."""
+
+    phase: str
+    done_bytes: int
+    total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    id: str
+    architecture: str
+    parameters: int
+    dtype: str
+    quantization: str
+    context_tokens: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """Where the model computes. `total_bytes` is the memory of that device (host memory on a CPU)."""
+
+    name: str
+    kind: Literal["cpu", "cuda"]
+    total_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    model: ModelInfo
+    device: DeviceInfo
+    load_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentInfo:
+    """One source as it was read. `tokens` is None until a tokenizer has seen it."""
+
+    source: str
+    encoding: str
+    characters: int
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionInfo:
+    """The method as it will run on this prompt. LSH fields are None for other methods."""
+
+    method: str
+    n_bits: int | None
+    n_tables: int | None
+    dense_layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt is built and fits."""
+
+    documents: tuple[DocumentInfo, ...]
+    document_tokens: int
+    prompt_tokens: int
+    reused_tokens: int
+    attention: AttentionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillProgress:
+    """`fraction` is the share of the work (not of the tokens) that is done, 0 to 1.
+
+    Attention work grows with position, so a time left computed from `fraction` is honest
+    where one computed from tokens is not.
+    """
+
+    layer: int
+    n_layers: int
+    tokens_done: int
+    tokens_total: int
+    fraction: float
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    prompt_tokens: int
+    computed_tokens: int
+    prefill_s: float
+    table_build_s: float
+    kv_bytes: int
+    table_bytes: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.computed_tokens / self.prefill_s if self.prefill_s else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token. `text` is the piece that became whole with it; it may be empty."""
+
+    index: int
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Timings and sampling figures of one decode step.
+
+    `attention_ms` is CPU time spent in sampled attention (`retrieve_ms` + `attend_ms`);
+    `sampled_share` is keys sampled over keys offered, over all sampled layers and heads, None
+    where the method does not sample; `estimated_error` is the root mean square over layers
+    and heads of the estimated relative L2 error of an attention output, None likewise.
+    """
+
+    index: int
+    step_ms: float
+    attention_ms: float
+    retrieve_ms: float
+    attend_ms: float
+    sampled_share: float | None
+    estimated_error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes in use now and at the peak. Device fields are None without a GPU."""
+
+    host_bytes: int
+    host_peak_bytes: int
+    host_total_bytes: int
+    device_bytes: int | None
+    device_peak_bytes: int | None
+    device_total_bytes: int | None
+    weight_bytes: int
+    kv_bytes: int
+    table_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end. `tail` is text held back until now (it belongs to the answer)."""
+
+    reason: FinishReason
+    tail: str
+    generated_tokens: int
+    first_token_s: float | None
+    decode_ms_per_token: float | None
+    attention_ms_per_token: float | None
+    sampled_share: float | None
+    estimated_error: float | None
+    seed: int | None
+
+
+Event = (
+    Notice
+    | LoadProgress
+    | Loaded
+    | Prompted
+    | PrefillProgress
+    | Prefilled
+    | Token
+    | Step
+    | Memory
+    | Finished
+)

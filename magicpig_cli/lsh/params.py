@@ -1,0 +1,38 @@
+"""The parameters of locality-sensitive hashing and the shape of a layer, as the heart sees them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LshParams:
+    """How keys are hashed and sampled (MagicPIG, arXiv 2410.16179, section 4).
+
+    Attributes
+    ----------
+    n_bits : int
+        K: hyperplanes per table, 1 to 16.
+    n_tables : int
+        L: tables, at least 2.
+    seed : int
+        Draws the hyperplanes; the same seed gives the same sample on any number of threads.
+    """
+
+    n_bits: int = 10
+    n_tables: int = 150
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """Heads of one attention layer: `n_q_heads` is a multiple of `n_kv_heads`."""
+
+    n_q_heads: int
+    n_kv_heads: int
+    head_dim: int
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.n_q_heads // self.n_kv_heads

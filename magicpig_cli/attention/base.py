@@ -58,6 +58,8 @@ class LayerContext:
     store : LayerStore
         The layer's keys and values in host memory.
     stats : StepStats
+    device : torch.device
+        Where the model computes and queries come from.
     """
 
     layer: int
@@ -67,6 +69,7 @@ class LayerContext:
     softcap: float
     store: LayerStore
     stats: StepStats = field(repr=False)
+    device: torch.device
 
 
 class LayerAttention(ABC):

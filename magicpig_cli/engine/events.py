@@ -177,14 +177,5 @@ class Finished:
 
 
 Event = (
-    Notice
-    | LoadProgress
-    | Loaded
-    | Prompted
-    | PrefillProgress
-    | Prefilled
-    | Token
-    | Step
-    | Memory
-    | Finished
+    Notice | LoadProgress | Loaded | Prompted | PrefillProgress | Prefilled | Token | Step | Memory | Finished
 )

@@ -33,11 +33,14 @@ class LayerStore:
         uint16 bit patterns of bfloat16, (n_kv_heads, capacity, 2, head_dim); index 0 of
         axis 2 is the key, 1 the value. Replaced when the store grows.
     n_tokens : int
-        Rows in use.
+        Tokens seen; the rows in use hold tokens `first_token` to `n_tokens` - 1.
+    first_token : int
+        0, except in a store that keeps only a window.
     """
 
     def __init__(self, n_kv_heads: int, head_dim: int, capacity: int, pinned: bool = False) -> None:
         self._pinned = pinned
+        self.first_token = 0
         self.n_tokens = 0
         self._adopt(allocate_rows((n_kv_heads, max(capacity, 1), 2, head_dim), pinned))
 
@@ -53,7 +56,7 @@ class LayerStore:
     def nbytes(self) -> int:
         """Bytes of the rows in use."""
         n_kv_heads, _, two, head_dim = self._tensor.shape
-        return n_kv_heads * self.n_tokens * two * head_dim * 2
+        return n_kv_heads * (self.n_tokens - self.first_token) * two * head_dim * 2
 
     def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store keys and values of tokens start, start + 1, ...; rounds to bf16.
@@ -61,27 +64,53 @@ class LayerStore:
         Parameters
         ----------
         start : int
-            At most `n_tokens`; rows from there on are replaced.
+            `first_token` to `n_tokens`; rows from there on are replaced.
         keys, values : torch.Tensor
             (n_kv_heads, n, head_dim), any float dtype, any device.
         """
         stop = start + keys.shape[1]
-        if stop > self.capacity:
-            self._grow(stop)
-        self._tensor[:, start:stop, 0].copy_(keys)
-        self._tensor[:, start:stop, 1].copy_(values)
+        self._make_room(start, stop)
+        rows = self._tensor[:, start - self.first_token : stop - self.first_token]
+        rows[:, :, 0].copy_(keys)
+        rows[:, :, 1].copy_(values)
         self.n_tokens = stop
 
     def read(self, start: int, stop: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Views of keys and values, bf16, (n_kv_heads, stop - start, head_dim) each."""
-        return self._tensor[:, start:stop, 0], self._tensor[:, start:stop, 1]
+        """Views of keys and values of tokens start to stop - 1, bf16, (n_kv_heads, n, head_dim) each."""
+        rows = self._tensor[:, start - self.first_token : stop - self.first_token]
+        return rows[:, :, 0], rows[:, :, 1]
 
-    def truncate(self, n_tokens: int) -> None:
-        """Forget all tokens from `n_tokens` on."""
-        self.n_tokens = min(self.n_tokens, n_tokens)
+    def _make_room(self, start: int, stop: int) -> None:
+        if stop > self.capacity:
+            n_kv_heads, _, two, head_dim = self._tensor.shape
+            grown = allocate_rows((n_kv_heads, stop + _GROWTH_TOKENS, two, head_dim), self._pinned)
+            grown[:, :start] = self._tensor[:, :start]
+            self._adopt(grown)
 
-    def _grow(self, needed: int) -> None:
-        n_kv_heads, _, two, head_dim = self._tensor.shape
-        grown = allocate_rows((n_kv_heads, needed + _GROWTH_TOKENS, two, head_dim), self._pinned)
-        grown[:, : self.n_tokens] = self._tensor[:, : self.n_tokens]
-        self._adopt(grown)
+
+class WindowStore(LayerStore):
+    """The rows of a sliding layer: at most the last `window` tokens are needed, older ones are let go.
+
+    Parameters
+    ----------
+    window : int
+        Keys that a query of this layer sees, its own included.
+    """
+
+    def __init__(self, n_kv_heads: int, head_dim: int, window: int, pinned: bool = False) -> None:
+        # Twice the window, so that rows move to the front only once per `window` tokens.
+        super().__init__(n_kv_heads, head_dim, 2 * window, pinned)
+        self._window = window
+
+    def write(self, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+        surplus = max(0, keys.shape[1] - self._window)
+        if surplus:
+            self.first_token = self.n_tokens = start + surplus
+        super().write(start + surplus, keys[:, surplus:], values[:, surplus:])
+
+    def _make_room(self, start: int, stop: int) -> None:
+        if stop - self.first_token > self.capacity:
+            kept = min(self._window, start - self.first_token)
+            begin = start - kept - self.first_token
+            self._tensor[:, :kept] = self._tensor[:, begin : begin + kept].clone()
+            self.first_token = start - kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from math import prod
 
@@ -23,8 +24,6 @@ def allocate_rows(shape: tuple[int, ...], pinned: bool = False) -> torch.Tensor:
     if n_bytes < _HUGE_PAGE_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=torch.bfloat16)
     region = mmap.mmap(-1, n_bytes)
-    try:
+    with contextlib.suppress(OSError):  # a kernel built without transparent huge pages
         region.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:  # the kernel was built without transparent huge pages
-        pass
     return torch.frombuffer(region, dtype=torch.bfloat16, count=prod(shape)).view(shape)

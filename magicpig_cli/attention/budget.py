@@ -1,0 +1,26 @@
+"""How many bits and tables suit a prompt's length.
+
+A share that is right for 96k keys is too small for 2,600: there it leaves 75 keys. So
+shorter prompts sample a larger share, and it never exceeds a tenth of the keys.
+"""
+
+from __future__ import annotations
+
+# (prompt tokens up to which it serves, K, L). K=10, L=150 is the published setting for 96k tokens
+# (arXiv 2410.16179, section 5); the shorter ones are measured in docs/accuracy.md.
+_BY_LENGTH = ((12_000, 8, 75), (40_000, 9, 120))
+_PUBLISHED = (10, 150)
+
+
+def bits_and_tables(
+    prompt_tokens: int, n_bits: int | None = None, n_tables: int | None = None
+) -> tuple[int, int]:
+    """K and L for a prompt; a value that is given stands.
+
+    Parameters
+    ----------
+    prompt_tokens : int
+    n_bits, n_tables : int or None
+    """
+    bits, tables = next(((bits, tables) for limit, bits, tables in _BY_LENGTH if prompt_tokens <= limit), _PUBLISHED)
+    return n_bits or bits, n_tables or tables

@@ -1,0 +1,82 @@
+"""Exact attention over every stored key: the yardstick, and the dense layers of a model's profile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
+from magicpig_cli.attention.exact import attend_exactly
+from magicpig_cli.lsh.layer import LshLayer
+from magicpig_cli.lsh.params import LshParams
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(AttentionMethod):
+    """All keys, no parameters."""
+
+    name = "dense"
+
+    def layer(self, context: LayerContext) -> LayerAttention:
+        return dense_layer(context)
+
+
+def dense_layer(context: LayerContext) -> LayerAttention:
+    """Exact attention of one layer, where the model computes."""
+    return HostDense(context) if context.device.type == "cpu" else DeviceDense(context)
+
+
+class HostDense(LayerAttention):
+    """Reads all rows of the store with the sampling kernel, every key with weight 1."""
+
+    def __init__(self, context: LayerContext) -> None:
+        self._context = context
+        self._kernel = LshLayer(LshParams(), context.shape)
+
+    def prefilled(self, last_queries: torch.Tensor) -> None:
+        """Nothing to build."""
+
+    def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        context, store = self._context, self._context.store
+        started = perf_counter()
+        result = self._kernel.attend(
+            query.numpy(), store.rows, [(0, store.n_tokens)], context.scale, context.softcap
+        )
+        context.stats.attend_ms += (perf_counter() - started) * 1e3
+        return torch.from_numpy(result.out), torch.from_numpy(result.lse)
+
+
+class DeviceDense(LayerAttention):
+    """Keeps a copy of the layer's keys and values on the device."""
+
+    def __init__(self, context: LayerContext) -> None:
+        self._context = context
+        self._n_tokens = 0
+        self._keys = self._values = torch.empty(0)
+
+    def prefilled(self, last_queries: torch.Tensor) -> None:
+        self._follow_store()
+
+    def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._follow_store()
+        context, n = self._context, self._n_tokens
+        return attend_exactly(query, self._keys[:, :n], self._values[:, :n], context.scale, context.softcap)
+
+    def _follow_store(self) -> None:
+        """Copy what the store has gained since the last call."""
+        store = self._context.store
+        keys, values = store.read(self._n_tokens, store.n_tokens)
+        if store.n_tokens > self._keys.shape[-2] or self._n_tokens == 0:
+            shape = (keys.shape[0], store.capacity, keys.shape[2])
+            grown_keys = torch.empty(shape, dtype=torch.bfloat16, device=self._context.device)
+            grown_values = torch.empty_like(grown_keys)
+            if self._n_tokens:
+                grown_keys[:, : self._n_tokens] = self._keys[:, : self._n_tokens]
+                grown_values[:, : self._n_tokens] = self._values[:, : self._n_tokens]
+            self._keys, self._values = grown_keys, grown_values
+        new = slice(self._n_tokens, store.n_tokens)
+        self._keys[:, new].copy_(keys, non_blocking=True)
+        self._values[:, new].copy_(values, non_blocking=True)
+        self._n_tokens = store.n_tokens

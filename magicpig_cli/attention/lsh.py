@@ -1,0 +1,85 @@
+"""LSH-sampled attention (MagicPIG, arXiv 2410.16179): the default method.
+
+Sinks and recent tokens are attended exactly; of the rest, only keys that collide with the
+query in at least two hash tables, each with weight 1/u for its inclusion probability u.
+Tokens that leave the recent window enter the tables, so a long answer stays sampled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
+from magicpig_cli.attention.dense import dense_layer
+from magicpig_cli.lsh.layer import LshLayer
+from magicpig_cli.lsh.params import LshParams
+
+# Tokens that gather beyond the recent window before they enter the tables together: one
+# insertion then serves 64 steps, and at most 128 recent keys are exact instead of 64.
+_INSERT_TOKENS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Lsh(AttentionMethod):
+    """Parameters as published (section 5): K, L, 4 sinks, 64 recent tokens, some dense layers.
+
+    Attributes
+    ----------
+    params : LshParams
+        K, L and the seed of the hyperplanes.
+    dense_layers : tuple of int
+        Layers that attend exactly, because they attend broadly.
+    n_sinks, n_recent : int
+        Exact tokens at the start and at the end of the context.
+    """
+
+    params: LshParams
+    dense_layers: tuple[int, ...] = (0,)
+    n_sinks: int = 4
+    n_recent: int = 64
+    name = "lsh"
+
+    def layer(self, context: LayerContext) -> LayerAttention:
+        return dense_layer(context) if context.layer in self.dense_layers else SampledLayer(self, context)
+
+
+class SampledLayer(LayerAttention):
+    """Tables of one layer, and the exact ranges around what they cover."""
+
+    def __init__(self, method: Lsh, context: LayerContext) -> None:
+        self._method = method
+        self._context = context
+        self._tables = LshLayer(method.params, context.shape)
+
+    def prefilled(self, last_queries: torch.Tensor) -> None:
+        self._cover(self._context.store.n_tokens - self._method.n_recent)
+
+    def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        context, store, tables = self._context, self._context.store, self._tables
+        if store.n_tokens - tables.stop >= self._method.n_recent + _INSERT_TOKENS:
+            self._cover(store.n_tokens - self._method.n_recent)
+        exact = [(0, tables.start), (tables.stop, store.n_tokens)]
+        result = tables.attend(query.numpy(), store.rows, exact, context.scale, context.softcap)
+        stats = context.stats
+        stats.retrieve_ms += result.retrieve_ms
+        stats.attend_ms += result.attend_ms
+        stats.keys_offered += (tables.stop - tables.start) * context.shape.n_q_heads
+        stats.keys_touched += int(result.n_sampled.sum())
+        stats.error_sum += float(result.squared_error.sum())
+        stats.error_count += context.shape.n_q_heads
+        return torch.from_numpy(result.out), torch.from_numpy(result.lse)
+
+    def _cover(self, stop: int) -> None:
+        """Hash the keys up to `stop`; the sinks never enter the tables."""
+        tables, rows = self._tables, self._context.store.rows
+        if tables.stop > tables.start:
+            if stop > tables.stop:
+                tables.insert(rows, tables.stop, stop)
+        elif stop > self._method.n_sinks:
+            tables.build(rows, self._method.n_sinks, stop)
+
+    @property
+    def table_bytes(self) -> int:
+        return self._tables.nbytes

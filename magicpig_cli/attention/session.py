@@ -1,0 +1,92 @@
+"""The state of one conversation about one prompt: a store and a decode attention per layer.
+
+Prefill fills it layer by layer (`begin_prefill`, `end_prefill`); while decoding it is the
+attender that the hook calls, once per layer and token.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import torch
+
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats
+from magicpig_cli.attention.hook import LayerRule
+from magicpig_cli.attention.window import SlidingWindow
+from magicpig_cli.lsh.params import LayerShape
+from magicpig_cli.store.kv import LayerStore, WindowStore
+
+
+class Session:
+    """Stores and attentions of all layers.
+
+    Parameters
+    ----------
+    method : AttentionMethod
+    n_layers : int
+    capacity : int
+        Tokens to make room for: prompt and answer.
+    device : torch.device
+        Where the model computes.
+    """
+
+    def __init__(self, method: AttentionMethod, n_layers: int, capacity: int, device: torch.device) -> None:
+        self.method = method
+        self.n_layers = n_layers
+        self.capacity = capacity
+        self.device = device
+        self.stats = StepStats()
+        self.stores: list[LayerStore | None] = [None] * n_layers
+        self.attentions: list[LayerAttention | None] = [None] * n_layers
+        self.n_tokens = 0
+        self.table_build_s = 0.0
+
+    def open_layer(self, layer: int, shape: LayerShape, rule: LayerRule) -> LayerStore:
+        """The layer's store, made at its first call, when its module has said how it attends."""
+        store = self.stores[layer]
+        if store is None:
+            pinned = self.device.type == "cuda"
+            if rule.window is None:
+                store = LayerStore(shape.n_kv_heads, shape.head_dim, self.capacity, pinned)
+            else:
+                store = WindowStore(shape.n_kv_heads, shape.head_dim, rule.window, pinned)
+            context = LayerContext(
+                layer, self.n_layers, shape, rule.scale, rule.softcap, store, self.stats, self.device
+            )
+            self.stores[layer] = store
+            self.attentions[layer] = (
+                self.method.layer(context) if rule.window is None else SlidingWindow(context, rule.window)
+            )
+        return store
+
+    def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
+        """The layer's store holds the whole prompt: let its attention build what it needs."""
+        attention = self.attentions[layer]
+        if attention is None:
+            raise IndexError(f"layer {layer} was not opened")
+        started = perf_counter()
+        attention.prefilled(last_queries)
+        self.table_build_s += perf_counter() - started
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One decode step of one layer: store the token's key and value, attend with its query.
+
+        Parameters and result are those of `hook.Attender.attend` with one token; raises
+        IndexError for a layer that was never prefilled.
+        """
+        store, attention = self.stores[layer], self.attentions[layer]
+        if store is None or attention is None:
+            raise IndexError(f"layer {layer} was not prefilled")
+        store.write(self.n_tokens, key, value)
+        output, lse = attention.attend(query[:, 0])
+        return output[:, None], lse[:, None]
+
+    @property
+    def kv_bytes(self) -> int:
+        return sum(store.nbytes for store in self.stores if store is not None)
+
+    @property
+    def table_bytes(self) -> int:
+        return sum(attention.table_bytes for attention in self.attentions if attention is not None)

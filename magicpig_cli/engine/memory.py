@@ -1,0 +1,30 @@
+"""Measured memory of this process and its device, as an event."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import psutil
+import torch
+
+from magicpig_cli.attention.session import Session
+from magicpig_cli.engine.events import Memory
+
+
+def measure_memory(device: torch.device, session: Session, weight_bytes: int) -> Memory:
+    """Bytes in use and at the peak, now."""
+    # Linux counts in KiB, macOS in bytes.
+    peak_unit = 1 if sys.platform == "darwin" else 1024
+    on_gpu = device.type == "cuda"
+    return Memory(
+        host_bytes=psutil.Process().memory_info().rss,
+        host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * peak_unit,
+        host_total_bytes=psutil.virtual_memory().total,
+        device_bytes=torch.cuda.memory_allocated(device) if on_gpu else None,
+        device_peak_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,
+        device_total_bytes=torch.cuda.get_device_properties(device).total_memory if on_gpu else None,
+        weight_bytes=weight_bytes,
+        kv_bytes=session.kv_bytes,
+        table_bytes=session.table_bytes,
+    )

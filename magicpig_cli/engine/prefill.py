@@ -1,0 +1,205 @@
+"""Exact prefill, layer by layer: all chunks of the prompt through layer 0, then layer 1, and so on.
+
+Only one layer's keys and values are on the device at a time, and its weights are used once
+per document. The model's own modules do the work: a first pass with silent layers records
+what the model would call each layer with; then each layer really runs, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from magicpig_cli.attention.causal import causal_attention
+from magicpig_cli.attention.hook import LayerRule
+from magicpig_cli.attention.session import Session
+from magicpig_cli.engine.events import PrefillProgress
+from magicpig_cli.lsh.params import LayerShape
+from magicpig_cli.models.linear import upcast
+
+# Queries kept for methods that choose keys by an observation window (SnapKV uses at most 64).
+_OBSERVED_QUERIES = 64
+
+
+class LayerPrefill:
+    """The attender of one layer's prefill: exact attention, keys and values gathered for the store.
+
+    They are rounded to bf16 before anything attends to them, so that a prompt read in one go
+    and one continued from its store compute the same numbers.
+    """
+
+    def __init__(self, session: Session, n_new: int) -> None:
+        self._session = session
+        self._n_new = n_new
+        self._layer = -1
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `hook.Attender`; chunks of one layer come in order, then those of the next."""
+        if layer != self._layer:
+            self._begin(layer, query, key, rule)
+        stop = self._filled + key.shape[1]
+        self._keys[:, self._filled : stop] = key.bfloat16()
+        self._values[:, self._filled : stop] = value.bfloat16()
+        self._filled = stop
+        self._queries = torch.cat([self._queries, query], dim=1)[:, -_OBSERVED_QUERIES:]
+        return causal_attention(
+            query, self._keys[:, :stop], self._values[:, :stop], rule.scale, rule.softcap, rule.window
+        )
+
+    def _begin(self, layer: int, query: torch.Tensor, key: torch.Tensor, rule: LayerRule) -> None:
+        """Room for the layer, and what its store already holds."""
+        session = self._session
+        shape = LayerShape(query.shape[0], key.shape[0], key.shape[2])
+        store = session.open_layer(layer, shape, rule)
+        n_known = session.n_tokens - store.first_token
+        size = (shape.n_kv_heads, n_known + self._n_new, shape.head_dim)
+        if self._layer < 0 or self._keys.shape != size:
+            self._keys = torch.empty(size, dtype=query.dtype, device=query.device)
+            self._values = torch.empty_like(self._keys)
+        known_keys, known_values = store.read(store.first_token, session.n_tokens)
+        self._keys[:, :n_known] = known_keys
+        self._values[:, :n_known] = known_values
+        self._queries = query[:, :0]
+        self._n_known = self._filled = n_known
+        self._store = store
+        self._layer = layer
+
+    def finish_layer(self) -> None:
+        """Move the layer's new keys and values to its store, and tell its attention."""
+        session, n_known = self._session, self._n_known
+        self._store.write(session.n_tokens, self._keys[:, n_known:], self._values[:, n_known:])
+        session.close_layer(self._layer, self._queries)
+
+
+def prefill(
+    model: torch.nn.Module, session: Session, token_ids: Sequence[int], chunk_tokens: int
+) -> Iterator[PrefillProgress]:
+    """Read `token_ids` after what the session already holds.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A transformers causal language model loaded with our attention.
+    session : Session
+        Extended by the tokens when the generator ends; unchanged in length before.
+    token_ids : sequence of int
+        At least one.
+    chunk_tokens : int
+        Tokens computed at once.
+
+    Yields
+    ------
+    PrefillProgress
+        After each chunk of each layer.
+
+    Returns
+    -------
+    torch.Tensor
+        Logits of the last token, (vocabulary,), float32 (the generator's return value).
+    """
+    started = perf_counter()
+    layers = decoder_layers(model)
+    device = next(model.parameters()).device
+    starts = range(0, len(token_ids), chunk_tokens)
+    chunks = [torch.tensor([token_ids[s : s + chunk_tokens]], device=device) for s in starts]
+    calls, hidden = _record_calls(model, layers, chunks, session.n_tokens)
+    cost = _chunk_costs(model, session.n_tokens, [c.shape[1] for c in chunks])
+    total, done = sum(cost) * len(layers), 0.0
+    attender = LayerPrefill(session, len(token_ids))
+    for index, layer in enumerate(layers):
+        with upcast(layer):
+            for i, chunk_calls in enumerate(calls):
+                args, kwargs = chunk_calls[index]
+                hidden[i] = _tensor(layer(hidden[i], *args, **(kwargs | {"magicpig": attender})))
+                done += cost[i]
+                tokens_done = min(len(token_ids), (i + 1) * chunk_tokens)
+                yield PrefillProgress(
+                    index, len(layers), tokens_done, len(token_ids), done / total, perf_counter() - started
+                )
+        attender.finish_layer()
+    session.n_tokens += len(token_ids)
+    return _last_logits(model, layers, chunks[-1], hidden[-1][:, -1:], session.n_tokens)
+
+
+def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """The model's decoder layers in order; they are found by name, as transformers has it everywhere."""
+    return list(model.get_decoder().layers)
+
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _record_calls(
+    model: torch.nn.Module, layers: list[torch.nn.Module], chunks: list[torch.Tensor], n_known: int
+) -> tuple[list[list[Call]], list[torch.Tensor]]:
+    """What the model calls each layer with, per chunk, and the embedded chunks.
+
+    Position embeddings differ between layers in some architectures and are shared in most;
+    recorded, they are whatever the model itself would pass.
+    """
+    calls: list[list[Call]] = []
+    hidden: list[torch.Tensor] = []
+
+    def recorder(state: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not calls[-1]:
+            hidden.append(state)
+        calls[-1].append((args, kwargs))
+        return state
+
+    position = n_known
+    with _replaced_forward(layers, recorder):
+        for chunk in chunks:
+            calls.append([])
+            stop = position + chunk.shape[1]
+            positions = torch.arange(position, stop, device=chunk.device)[None]
+            model.get_decoder()(input_ids=chunk, position_ids=positions, use_cache=False)
+            position = stop
+    return calls, hidden
+
+
+def _last_logits(
+    model: torch.nn.Module,
+    layers: list[torch.nn.Module],
+    chunk: torch.Tensor,
+    last_hidden: torch.Tensor,
+    n_tokens: int,
+) -> torch.Tensor:
+    """The model's own head on the last token: final norm, projection, whatever scaling it has."""
+    position = torch.tensor([[n_tokens - 1]], device=chunk.device)
+    with _replaced_forward(layers, lambda *args, **kwargs: last_hidden):
+        logits = model(input_ids=chunk[:, -1:], position_ids=position, use_cache=False).logits
+    return logits[0, -1].float()
+
+
+@contextmanager
+def _replaced_forward(layers: list[torch.nn.Module], forward: Callable[..., torch.Tensor]) -> Iterator[None]:
+    for layer in layers:
+        layer.forward = forward
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del layer.forward  # the class's own is found again
+
+
+def _tensor(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return output[0] if isinstance(output, tuple) else output
+
+
+def _chunk_costs(model: torch.nn.Module, n_known: int, sizes: list[int]) -> list[float]:
+    """Relative work of each chunk in one layer: its linear part, and attention that grows with position."""
+    config = model.config.get_text_config()
+    hidden, intermediate = config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)
+    per_token = hidden * (4 * hidden + 3 * intermediate)
+    per_pair = 2 * hidden
+    costs, position = [], n_known
+    for size in sizes:
+        costs.append(size * (per_token + per_pair * (position + size / 2)))
+        position += size
+    return costs

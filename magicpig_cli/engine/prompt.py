@@ -1,0 +1,195 @@
+"""From documents and a question to token ids: the model's own chat template, document first.
+
+The document stands before the question, so that its tokens are a prefix that any question
+can reuse. What people wrote (document, question) is encoded as plain text: a string such as
+`<|im_end|>` in it stays text and never becomes a control token; only the template's own
+parts may hold control tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
+
+from magicpig_cli.documents import Document
+from magicpig_cli.engine.events import DocumentInfo
+from magicpig_cli.errors import DoesNotFit, UsageError
+
+# Wording around document and question; chosen by measurement on the embedded model (docs/accuracy.md).
+INTRODUCTION = ""
+BRIDGE = "\n\n"
+
+# Stand-ins while the template is rendered. Private-use characters, so no template knows them.
+_DOCUMENT_MARK = "\ue0d0document\ue0d1"
+_QUESTION_MARK = "\ue0d0question\ue0d1"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a whole prompt.
+
+    Attributes
+    ----------
+    token_ids : tuple of int
+    prefix_tokens : int
+        Tokens up to the end of the document; the same for every question about it.
+    documents : tuple of DocumentInfo
+    document_tokens : int
+        Tokens of the documents alone.
+    notices : tuple of str
+        What a person should know of how the prompt was built.
+    """
+
+    token_ids: tuple[int, ...]
+    prefix_tokens: int
+    documents: tuple[DocumentInfo, ...]
+    document_tokens: int
+    notices: tuple[str, ...]
+
+
+class PromptBuilder:
+    """Builds prompts for one model.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer
+    model_id : str
+        Named in refusals.
+    context_tokens : int
+        The model's limit.
+    """
+
+    def __init__(self, tokenizer: Any, model_id: str, context_tokens: int) -> None:
+        self._tokenizer = tokenizer
+        self._model_id = model_id
+        self._context_tokens = context_tokens
+        self._plain = PlainTextEncoder(tokenizer)
+
+    def build(self, documents: Sequence[Document], question: str, system: str | None) -> Prompt:
+        """The prompt, checked to fit.
+
+        Raises
+        ------
+        UsageError
+            If the question is blank.
+        DoesNotFit
+            If there is no room left for even one token of an answer.
+        """
+        if not question.strip():
+            raise UsageError('the question is empty; give one, such as "summarize chapter 3"')
+        head, bridge, tail, notices = self._frame(system)
+        encoded = [self._plain.encode(document.text_with_heading) for document in documents]
+        prefix = head + [i for ids in encoded for i in ids]
+        token_ids = (*prefix, *bridge, *self._plain.encode(question), *tail)
+        infos = tuple(
+            DocumentInfo(d.source, d.encoding, len(d.text), len(ids))
+            for d, ids in zip(documents, encoded, strict=True)
+        )
+        self._check_fit(infos, len(token_ids))
+        return Prompt(token_ids, len(prefix), infos, len(prefix) - len(head), tuple(notices))
+
+    def _frame(self, system: str | None) -> tuple[list[int], list[int], list[int], list[str]]:
+        """Token ids before the document, between document and question, and after; and notices."""
+        rendered, notices = self._render(system)
+        before, _, rest = rendered.partition(_DOCUMENT_MARK)
+        between, _, after = rest.partition(_QUESTION_MARK)
+        return self._control(before), self._control(between), self._control(after), notices
+
+    def _render(self, system: str | None) -> tuple[str, list[str]]:
+        user = f"{INTRODUCTION}{_DOCUMENT_MARK}{BRIDGE}{_QUESTION_MARK}"
+        if not self._tokenizer.chat_template:
+            notice = (
+                f"{self._model_id} has no chat template (a base model?), so the prompt is plain text: "
+                "document, Question, Answer"
+            )
+            start = self._tokenizer.bos_token or ""
+            lead = f"{system}\n\n" if system else ""
+            return f"{start}{lead}{_DOCUMENT_MARK}\n\nQuestion: {_QUESTION_MARK}\nAnswer:", [notice]
+        turns = [{"role": "user", "content": user}]
+        if system is None:
+            return self._apply(turns), []
+        try:
+            return self._apply([{"role": "system", "content": system}, *turns]), []
+        except (TemplateError, ValueError):
+            # Some templates (Gemma, older Mistral) refuse a system turn.
+            joined = [{"role": "user", "content": f"{system}\n\n{user}"}]
+            notice = f"{self._model_id} takes no system message; it was put before the document instead"
+            return self._apply(joined), [notice]
+
+    def _apply(self, turns: list[dict[str, str]]) -> str:
+        rendered: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        for mark in (_DOCUMENT_MARK, _QUESTION_MARK):
+            if rendered.count(mark) != 1:
+                raise UsageError(
+                    f"the chat template of {self._model_id} does not show the user's message exactly once, "
+                    "so a document cannot be placed in it; choose another model"
+                )
+        return rendered
+
+    def _control(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids if text else []
+        return ids
+
+    def _check_fit(self, documents: tuple[DocumentInfo, ...], prompt_tokens: int) -> None:
+        if prompt_tokens < self._context_tokens:
+            return
+        largest = sorted(documents, key=lambda d: d.tokens or 0, reverse=True)[:5]
+        listing = ", ".join(f"{d.source} {d.tokens:,}" for d in largest)
+        subject = (
+            "the document" if len(documents) == 1 else f"the {len(documents)} documents (largest: {listing})"
+        )
+        total = sum(d.tokens or 0 for d in documents)
+        raise DoesNotFit(
+            f"{subject} and the question make {prompt_tokens:,} tokens (documents {total:,}), but "
+            f"{self._model_id} reads at most {self._context_tokens:,}; choose a model with a longer context "
+            "(`magicpig models ls`), or pipe in a part: head -c 20000 FILE | magicpig ask - QUESTION"
+        )
+
+
+class PlainTextEncoder:
+    """Encodes text with no control token in the result, whatever markers the text spells out.
+
+    The tokenizer's own option keeps *special* tokens as text, but not tokens that are added
+    without being special; a copy of the tokenizer without any added token keeps both. Should
+    the vocabulary itself still spell a marker as one token, the marker is cut in two.
+
+    Parameters
+    ----------
+    tokenizer : transformers tokenizer
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._control = {
+            id_: token.content
+            for id_, token in tokenizer.added_tokens_decoder.items()
+            if token.content.strip()
+        }
+        description = json.loads(tokenizer.backend_tokenizer.to_str())
+        description["added_tokens"] = []
+        description["post_processor"] = None
+        description["truncation"] = description["padding"] = None
+        self._backend = Tokenizer.from_str(json.dumps(description))
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`, none of them a control token."""
+        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        forged = sorted({self._control[i] for i in ids if i in self._control}, key=len, reverse=True)
+        if not forged:
+            return ids
+        marker = forged[0]
+        before, _, after = text.partition(marker)
+        if not _:  # the token's text is not in the document as such, e.g. a normalised form
+            return [part for i in ids for part in (self._spelled(i) if i in self._control else [i])]
+        return [
+            *self.encode(before + marker[:1]),
+            *self.encode(marker[1:] + after),
+        ]
+
+    def _spelled(self, control_id: int) -> list[int]:
+        pieces = (self._backend.encode(c, add_special_tokens=False).ids for c in self._control[control_id])
+        return [i for ids in pieces for i in ids if i not in self._control]

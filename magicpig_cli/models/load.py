@@ -1,0 +1,142 @@
+"""From a folder of safetensors to a model that computes: dtype, device, our attention, packed weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from magicpig_cli.attention.hook import ATTENTION_NAME, register_attention
+from magicpig_cli.errors import DamagedFile, UsageError
+from magicpig_cli.models.linear import pack_linears
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready for the engine.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+        A transformers causal language model in evaluation mode.
+    tokenizer : transformers tokenizer
+    weight_dtype : str
+        How weights are kept; on a CPU activations are float32 whatever this is.
+    context_tokens : int
+        The longest prompt and answer that its positions were trained for.
+    stop_ids : frozenset of int
+        Every token that ends an answer.
+    """
+
+    model: Any
+    tokenizer: Any
+    weight_dtype: str
+    context_tokens: int
+    stop_ids: frozenset[int]
+
+    @property
+    def architecture(self) -> str:
+        return type(self.model).__name__
+
+    @property
+    def n_parameters(self) -> int:
+        return sum(tensor.numel() for tensor in self._distinct_tensors())
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self._distinct_tensors())
+
+    def _distinct_tensors(self) -> list[torch.Tensor]:
+        """Weights, each once: an output head may be the embedding itself."""
+        return list({tensor.data_ptr(): tensor for tensor in self.model.state_dict().values()}.values())
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes the GPU where there is one.
+
+    Raises
+    ------
+    UsageError
+        If a GPU is asked for and there is none of that number.
+    """
+    if name == "auto":
+        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"there is no device {name!r}; use auto, cpu, cuda or cuda:N") from None
+    if device.type == "cuda":
+        found = torch.cuda.device_count()
+        index = device.index or 0
+        if index >= found:
+            raise UsageError(
+                f"device {name} was asked for, but torch sees {found} CUDA GPUs; use `--device cpu`"
+            )
+        return torch.device("cuda", index)
+    if device.type != "cpu":
+        raise UsageError(f"device {name!r} is not supported; use auto, cpu, cuda or cuda:N")
+    return device
+
+
+def load_model(folder: Path, device: torch.device, dtype: str = "auto") -> LoadedModel:
+    """Load a transformers folder.
+
+    Parameters
+    ----------
+    folder : Path
+        config.json, safetensors and tokenizer files.
+    device : torch.device
+    dtype : str
+        auto (bfloat16), bfloat16, float16 or float32: how weights are kept.
+
+    Raises
+    ------
+    UsageError
+        If the dtype is unknown.
+    DamagedFile
+        If transformers cannot read what is there.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    register_attention()
+    name = "bfloat16" if dtype == "auto" else dtype
+    if name not in _DTYPES:
+        raise UsageError(f"there is no dtype {dtype!r}; use auto, {', '.join(_DTYPES)}")
+    common = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, **common)
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=_DTYPES[name], attn_implementation=ATTENTION_NAME, **common
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
+    model.eval().requires_grad_(False)
+    if device.type == "cpu":
+        pack_linears(model)
+    else:
+        model.to(device)
+    return LoadedModel(
+        model,
+        tokenizer,
+        name,
+        model.config.get_text_config().max_position_embeddings,
+        _stops(model, tokenizer),
+    )
+
+
+def _stops(model: Any, tokenizer: Any) -> frozenset[int]:
+    """All end tokens of the generation config, the model config and the tokenizer."""
+    stops: set[int] = set()
+    for declared in (
+        getattr(model.generation_config, "eos_token_id", None),
+        getattr(model.config, "eos_token_id", None),
+        tokenizer.eos_token_id,
+    ):
+        if declared is not None:
+            stops.update([declared] if isinstance(declared, int) else declared)
+    return frozenset(stops)

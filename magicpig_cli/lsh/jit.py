@@ -1,0 +1,125 @@
+"""How the heart is compiled: numba, cached on disk where that is possible, plain Python when asked.
+
+Holds the few machine operations that numpy has no word for (bit casts, prefetches, counting
+trailing zeros). Each has a plain twin, so that NUMBA_DISABLE_JIT=1 runs the same kernels.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.core.errors import NumbaError
+from numba.extending import intrinsic
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Sums of floats may be reordered (that is what makes them vectors) and contracted, but infinities
+# stay meaningful: an empty part has a log-sum-exp of -inf.
+_FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
+
+# numba's default thread layer aborts the process when two Python threads enter parallel code at once.
+KERNEL_LOCK = threading.RLock()
+
+
+def jit(parallel: bool = False, inline: bool = False) -> Callable[[Function], Function]:
+    """Compile a kernel; the machine code is kept beside the package or in numba's cache folder.
+
+    A read-only installation without a home has no place for it: then it is compiled in memory.
+    """
+
+    def decorate(function: Function) -> Function:
+        options: dict[str, Any] = {
+            "nogil": True,
+            "fastmath": _FASTMATH,
+            "error_model": "numpy",
+            "boundscheck": False,
+            "parallel": parallel,
+        }
+        if inline:
+            options["forceinline"] = True
+        try:
+            return numba.njit(cache=True, **options)(function)
+        except (RuntimeError, OSError):  # "cannot cache function: no locator available"
+            return numba.njit(**options)(function)
+
+    return decorate
+
+
+def _bits_to_float(bits: int) -> float:
+    value: float = struct.unpack("<f", struct.pack("<I", int(bits) & 0xFFFFFFFF))[0]
+    return value
+
+
+def _float_to_bits(value: float) -> int:
+    bits: int = struct.unpack("<I", struct.pack("<f", float(value)))[0]
+    return bits
+
+
+def _no_prefetch(array: Any, index: int) -> None:
+    """Plain Python has no cache to warm."""
+
+
+def _trailing_zeros(word: int) -> int:
+    return (int(word) & -int(word)).bit_length() - 1
+
+
+if numba.config.DISABLE_JIT:
+    bits_to_float: Any = _bits_to_float
+    float_to_bits: Any = _float_to_bits
+    prefetch: Any = _no_prefetch
+    trailing_zeros: Any = _trailing_zeros
+else:
+
+    @intrinsic
+    def bits_to_float(typing_context: Any, bits: Any) -> Any:
+        """The float32 with this uint32 bit pattern."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], ir.FloatType())
+
+        return types.float32(types.uint32), generate
+
+    @intrinsic
+    def float_to_bits(typing_context: Any, value: Any) -> Any:
+        """The bit pattern of a float32, as int32."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.bitcast(arguments[0], ir.IntType(32))
+
+        return types.int32(types.float32), generate
+
+    @intrinsic
+    def trailing_zeros(typing_context: Any, word: Any) -> Any:
+        """Index of the lowest set bit of a uint64 that is not 0."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+        return types.int64(types.uint64), generate
+
+    @intrinsic
+    def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+        """Ask for the cache line of element `index` of a C-contiguous array, flat; never faults."""
+        if not isinstance(array, types.Array) or array.layout != "C":
+            raise NumbaError("prefetch takes a C-contiguous array")
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            pointer = builder.gep(data, [arguments[1]])
+            byte_pointer = builder.bitcast(pointer, cgutils.voidptr_t)
+            int32 = ir.IntType(32)
+            declaration = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, int32, int32, int32]),
+                "llvm.prefetch.p0",
+            )
+            builder.call(declaration, [byte_pointer, int32(0), int32(3), int32(1)])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64), generate

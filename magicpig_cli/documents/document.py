@@ -1,0 +1,38 @@
+"""One source, read: the value that travels from the readers to the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The text of one source.
+
+    Attributes
+    ----------
+    source : str
+        The name as given (`standard input` for `-`), safe to print on one line.
+    text : str
+        What it says; lines end with a single newline character, no byte order mark.
+    encoding : str
+        The encoding it was read in, such as `utf-8` or `windows-1252`.
+    notices : tuple of str
+        What a person should know of how it was read, one sentence each.
+    heading : str
+        The line that tells this source from the others; empty where there is only one.
+    """
+
+    source: str
+    text: str
+    encoding: str
+    notices: tuple[str, ...] = ()
+    heading: str = ""
+
+    @property
+    def text_with_heading(self) -> str:
+        """The text as it enters the prompt: under its name where several sources are read."""
+        if not self.heading:
+            return self.text
+        end = "\n" if self.text.endswith("\n") else "\n\n"
+        return f"{self.heading}\n{self.text}{end}"

@@ -136,8 +136,8 @@ def hash_tile(tile, work, signs, n_bits, codes):
 
 
 @jit(parallel=True)
-def hash_keys(rows, start, stop, mean, signs, n_bits, codes, inverse_norm):
-    """Codes of the keys of one KV head, and the inverse norms of the centred keys.
+def hash_keys(rows, start, stop, mean, signs, n_bits, codes):
+    """Codes of the keys of one KV head.
 
     Parameters
     ----------
@@ -152,8 +152,6 @@ def hash_keys(rows, start, stop, mean, signs, n_bits, codes, inverse_norm):
     n_bits : int
     codes : array
         uint16, (n_tables, at least stop - start); overwritten.
-    inverse_norm : array
-        float32, (stop - start,); overwritten. 0 for a key that equals the mean.
     """
     n = stop - start
     head_dim = rows.shape[2]
@@ -165,51 +163,13 @@ def hash_keys(rows, start, stop, mean, signs, n_bits, codes, inverse_norm):
         first = part * KEY_LANES
         lanes = min(KEY_LANES, n - first)
         for lane in range(lanes):
-            square = np.float32(0.0)
             for i in range(head_dim):
-                x = bits_to_float(np.uint32(rows[start + first + lane, 0, i]) << np.uint32(16)) - mean[i]
-                tile[i, lane] = x
-                square += x * x
-            inverse_norm[first + lane] = 1.0 / np.sqrt(square) if square > 0.0 else 0.0
+                key = bits_to_float(np.uint32(rows[start + first + lane, 0, i]) << np.uint32(16))
+                tile[i, lane] = key - mean[i]
         hash_tile(tile, work, signs, n_bits, tile_codes)
         for table in range(n_tables):
             for lane in range(lanes):
                 codes[table, first + lane] = tile_codes[table, lane]
-
-
-@jit()
-def hash_queries(query, signs, n_bits, tile, work, tile_codes, codes):
-    """Codes of the query heads, each with the signs of its KV head.
-
-    Parameters
-    ----------
-    query : array
-        float32, (n_q_heads, head_dim).
-    signs : array
-        float32, (n_kv_heads, 2 + n_blocks, padded_dim).
-    n_bits : int
-    tile, work : array
-        float32, (padded_dim, QUERY_LANES); scratch.
-    tile_codes : array
-        uint16, (n_tables, QUERY_LANES); scratch.
-    codes : array
-        uint16, (n_q_heads, n_tables); overwritten.
-    """
-    n_q_heads, head_dim = query.shape
-    n_kv_heads = signs.shape[0]
-    group = n_q_heads // n_kv_heads
-    for kv_head in range(n_kv_heads):
-        for first in range(0, group, QUERY_LANES):
-            lanes = min(QUERY_LANES, group - first)
-            tile[:] = 0.0
-            for lane in range(lanes):
-                head = kv_head * group + first + lane
-                for i in range(head_dim):
-                    tile[i, lane] = query[head, i]
-            hash_tile(tile, work, signs[kv_head], n_bits, tile_codes)
-            for lane in range(lanes):
-                for table in range(codes.shape[1]):
-                    codes[kv_head * group + first + lane, table] = tile_codes[table, lane]
 
 
 @jit(parallel=True)

@@ -69,7 +69,14 @@ def _trailing_zeros(word: int) -> int:
     return (int(word) & -int(word)).bit_length() - 1
 
 
+def _fetch_add(array: Any, amount: int) -> int:
+    before = int(array[0])
+    array[0] += amount
+    return before
+
+
 if numba.config.DISABLE_JIT:
+    fetch_add: Any = _fetch_add
     bits_to_float: Any = _bits_to_float
     float_to_bits: Any = _float_to_bits
     prefetch: Any = _no_prefetch
@@ -102,6 +109,16 @@ else:
             return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
         return types.int64(types.uint64), generate
+
+    @intrinsic
+    def fetch_add(typing_context: Any, array: Any, amount: Any) -> Any:
+        """Add to element 0 of an int64 array, atomically; gives what was there before."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            return builder.atomic_rmw("add", data, arguments[1], "monotonic")
+
+        return types.int64(array, types.int64), generate
 
     @intrinsic
     def prefetch(typing_context: Any, array: Any, index: Any) -> Any:

@@ -1,0 +1,229 @@
+"""The tables of one layer and one attention step over them: what the seam calls.
+
+Owns every array that the kernels use, so that a step allocates nothing: the hash plan, the
+blocks of tables, bitmaps, partial sums and results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numba
+import numpy as np
+
+from magicpig_cli.lsh import kernels
+from magicpig_cli.lsh.estimator import log_inclusion_table
+from magicpig_cli.lsh.hashing import QUERY_LANES, draw_plan, hash_keys, mean_key
+from magicpig_cli.lsh.jit import KERNEL_LOCK
+from magicpig_cli.lsh.params import LayerShape, LshParams
+from magicpig_cli.lsh.tables import BLOCK_KEYS, TableBlock, append_block, empty_block, sort_by_code
+from magicpig_cli.lsh.tile import BUNDLE_HEADS
+
+# Tasks that a step is cut into, about: enough for many cores to share evenly, few enough that their
+# partial sums cost nothing. Fixed, not taken from the threads, so that sums come out the same.
+_TASKS = 32
+
+
+@dataclass(slots=True)
+class StepResult:
+    """One step's attention; the arrays are the layer's own and hold until its next step.
+
+    Attributes
+    ----------
+    out : numpy.ndarray
+        float32, (n_q_heads, head_dim).
+    lse : numpy.ndarray
+        float32, (n_q_heads,): log of the (estimated) sum of exponentiated logits.
+    n_sampled : numpy.ndarray
+        int64, (n_q_heads,): sampled keys.
+    squared_error : numpy.ndarray
+        float32, (n_q_heads,): estimated squared L2 error of `out` over its squared norm.
+    retrieve_ms, attend_ms : float
+    """
+
+    out: np.ndarray
+    lse: np.ndarray
+    n_sampled: np.ndarray
+    squared_error: np.ndarray
+    retrieve_ms: float = 0.0
+    attend_ms: float = 0.0
+
+
+class LshLayer:
+    """Hash tables over the keys of one layer.
+
+    Parameters
+    ----------
+    params : LshParams
+    shape : LayerShape
+
+    Attributes
+    ----------
+    start, stop : int
+        Tokens start to stop - 1 are in the tables.
+    """
+
+    def __init__(self, params: LshParams, shape: LayerShape) -> None:
+        self.params = params
+        self.shape = shape
+        self.start = self.stop = 0
+        self._blocks: list[TableBlock] = []
+        self._plan = draw_plan(params, shape)
+        self._mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
+        self._log_u = log_inclusion_table(params.n_bits, params.n_tables)
+        self._bits = np.zeros((shape.n_q_heads, 0, 2), np.uint64)
+        self._counter = np.zeros(1, np.int64)
+        padded_dim = self._plan.padded_dim
+        query_bundles = -(-shape.group_size // QUERY_LANES)
+        self._query_tiles = np.zeros((2, padded_dim, QUERY_LANES), np.float32)
+        self._codes = np.zeros((shape.n_kv_heads, query_bundles, params.n_tables, QUERY_LANES), np.uint16)
+        bundles = -(-shape.group_size // BUNDLE_HEADS)
+        self._n_parts = max(1, _TASKS // (shape.n_kv_heads * bundles))
+        n_tasks = shape.n_kv_heads * bundles * self._n_parts
+        self._sums = np.zeros((n_tasks, BUNDLE_HEADS, 4), np.float32)
+        self._outs = np.zeros((n_tasks, BUNDLE_HEADS, 2, shape.head_dim), np.float32)
+        self._task_sampled = np.zeros((n_tasks, BUNDLE_HEADS), np.int64)
+        self._result = StepResult(
+            np.zeros((shape.n_q_heads, shape.head_dim), np.float32),
+            np.zeros(shape.n_q_heads, np.float32),
+            np.zeros(shape.n_q_heads, np.int64),
+            np.zeros(shape.n_q_heads, np.float32),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tables: ids and offsets."""
+        return sum(block.nbytes for block in self._blocks)
+
+    def build(self, rows: np.ndarray, start: int, stop: int) -> None:
+        """Hash tokens start to stop - 1 into fresh tables; their mean key becomes the centre.
+
+        Parameters
+        ----------
+        rows : numpy.ndarray
+            uint16 bf16 bit patterns, (n_kv_heads, capacity, 2, head_dim).
+        start, stop : int
+            stop > start.
+        """
+        if stop <= start:
+            raise ValueError(f"no keys to build from: start {start}, stop {stop}")
+        with KERNEL_LOCK:
+            mean_key(rows, start, stop, self._mean)
+        self._blocks = []
+        self.start = self.stop = start
+        for first in range(start, stop, BLOCK_KEYS):
+            self._blocks.append(self._hash_block(rows, first, min(stop, first + BLOCK_KEYS)))
+        self._cover(stop)
+
+    def insert(self, rows: np.ndarray, start: int, stop: int) -> None:
+        """Add tokens start to stop - 1, where start is `self.stop`, with the centre that there is."""
+        if start != self.stop or not self._blocks:
+            raise ValueError(f"tables end at token {self.stop}, so tokens cannot be added at {start}")
+        for first in range(start, stop, BLOCK_KEYS):
+            self._blocks = append_block(
+                self._blocks, self._hash_block(rows, first, min(stop, first + BLOCK_KEYS))
+            )
+        self._cover(stop)
+
+    def attend(
+        self,
+        query: np.ndarray,
+        rows: np.ndarray,
+        exact: Sequence[tuple[int, int]],
+        scale: float,
+        softcap: float = 0.0,
+    ) -> StepResult:
+        """Attention of one step: the tables' keys by sampling, the ranges `exact` with certainty.
+
+        Parameters
+        ----------
+        query : numpy.ndarray
+            float32, (n_q_heads, head_dim).
+        rows : numpy.ndarray
+            uint16 bf16 bit patterns, (n_kv_heads, capacity, 2, head_dim).
+        exact : sequence of (start, stop)
+            Token ranges outside the tables.
+        scale, softcap : float
+        """
+        result = self._result
+        with KERNEL_LOCK:
+            started = perf_counter()
+            if self._blocks:
+                self._retrieve(query)
+            retrieved = perf_counter()
+            self._counter[0] = 0
+            kernels.attend(
+                query,
+                rows,
+                np.asarray(exact, np.int64).reshape(-1, 2),
+                self._bits,
+                self.start,
+                self._mean,
+                self._log_u,
+                np.float32(scale),
+                np.float32(softcap),
+                self._n_parts,
+                numba.get_num_threads(),
+                self._counter,
+                self._sums,
+                self._outs,
+                self._task_sampled,
+            )
+            kernels.reduce_tasks(
+                self._sums,
+                self._outs,
+                self._task_sampled,
+                self._n_parts,
+                self.shape.group_size,
+                result.out,
+                result.lse,
+                result.n_sampled,
+                result.squared_error,
+            )
+            result.retrieve_ms = (retrieved - started) * 1e3
+            result.attend_ms = (perf_counter() - retrieved) * 1e3
+        return result
+
+    def sampled_tokens(self, query: np.ndarray) -> list[np.ndarray]:
+        """The tokens that a step with these queries samples, ascending, per query head (for tests and eval)."""
+        with KERNEL_LOCK:
+            self._retrieve(query)
+        twice = np.ascontiguousarray(self._bits[:, :, 1]).view(np.uint8)
+        marks = np.unpackbits(twice, axis=1, bitorder="little")
+        return [self.start + np.flatnonzero(row) for row in marks]
+
+    def _retrieve(self, query: np.ndarray) -> None:
+        plan = self._plan
+        kernels.hash_all_queries(query, plan.signs, plan.n_bits, self._query_tiles, self._codes)
+        for block in self._blocks:
+            self._counter[0] = 0
+            kernels.retrieve(
+                self._codes,
+                block.start - self.start,
+                block.offsets,
+                block.ids,
+                numba.get_num_threads(),
+                self._counter,
+                self._bits,
+            )
+
+    def _hash_block(self, rows: np.ndarray, start: int, stop: int) -> TableBlock:
+        params, n_keys = self.params, stop - start
+        block = empty_block(start, n_keys, self.shape.n_kv_heads, params.n_tables, params.n_bits)
+        codes = np.empty((params.n_tables, n_keys), np.uint16)
+        with KERNEL_LOCK:
+            for head in range(self.shape.n_kv_heads):
+                hash_keys(
+                    rows[head], start, stop, self._mean[head], self._plan.signs[head], params.n_bits, codes
+                )
+                sort_by_code(codes, n_keys, block.offsets[head], block.ids[head])
+        return block
+
+    def _cover(self, stop: int) -> None:
+        """Bitmaps for tokens up to `stop`."""
+        self.stop = stop
+        n_words = -(-(stop - self.start) // 64)
+        if n_words > self._bits.shape[1]:
+            self._bits = np.zeros((self.shape.n_q_heads, n_words, 2), np.uint64)

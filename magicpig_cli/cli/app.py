@@ -1,0 +1,90 @@
+"""The `magicpig` command: its sub-commands, and the one way in and out.
+
+A command is added by one line below `app`. Modules of commands import nothing heavy, so that
+help and refusals answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from magicpig_cli import __version__
+from magicpig_cli.cli import exits
+from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
+from magicpig_cli.cli.ask import ask
+from magicpig_cli.errors import UsageError
+from magicpig_cli.views.streams import claim_standard
+
+_EPILOG = """\b
+Examples:
+  magicpig ask book.txt "Who hides the letter?"
+  cat report.md | magicpig ask - "List every deadline." > deadlines.txt
+`magicpig COMMAND --help` tells more about a command."""
+
+
+class _Commands(TyperGroup):
+    """Commands, with a helping hand for those who forget to say `ask`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        first = args[0]
+        if first not in self.commands and (first == "-" or os.path.exists(first)):
+            raise UsageError(f"{first} is no command; to ask about it: magicpig ask {first} QUESTION")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(
+    name="magicpig",
+    cls=_Commands,
+    help="Ask questions of documents far longer than your GPU can hold.",
+    epilog=_EPILOG,
+    rich_markup_mode=None,  # plain help: readable at any width, in pipes and pagers
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command(epilog=ASK_EXAMPLES)(ask)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"magicpig {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run the command line and end the process with its exit status."""
+    standard = claim_standard()
+    arguments = sys.argv[1:]
+    command = typer.main.get_command(app)
+    try:
+        if "_MAGICPIG_COMPLETE" in os.environ:
+            app(prog_name="magicpig")
+        if not arguments:
+            raise UsageError("a command is missing, such as ask; see `magicpig --help`")
+        width = max(shutil.get_terminal_size().columns - 1, 20)
+        settings = {"terminal_width": min(width, 100)}
+        with command.make_context("magicpig", list(arguments), obj=standard, **settings) as context:
+            status = command.invoke(context) or 0
+    except BaseException as error:
+        status = exits.report(error, standard.streams, *_wishes(arguments))
+    exits.leave(status)
+
+
+def _wishes(arguments: list[str]) -> tuple[bool, bool]:
+    """Whether `--verbose` and `--json` were asked for, when options could not be parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return bool({"--verbose", "-v"} & set(options)), "--json" in options

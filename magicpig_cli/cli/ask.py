@@ -1,0 +1,207 @@
+"""`magicpig ask`: one question about documents. Arguments in, wiring, exit status out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from time import perf_counter
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from magicpig_cli.cli import exits, options
+from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.cli.signals import Signals
+from magicpig_cli.engine.events import DocumentInfo, Event
+from magicpig_cli.errors import UsageError
+from magicpig_cli.views.base import View
+from magicpig_cli.views.choose import open_view
+from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+
+if TYPE_CHECKING:
+    from magicpig_cli.documents import Document
+
+EXAMPLES = """\b
+Examples:
+  magicpig ask book.txt "Who hides the letter?"
+  cat report.md | magicpig ask - "List every deadline." > deadlines.txt
+  magicpig ask a.txt b.txt notes/ "Where do they disagree?"
+  magicpig ask book.txt "Summarize." --json | jq -r .answer
+  magicpig ask book.txt "Summarize." -m llama-3.2-1b -n 200
+\b
+Exit status: 0 answered, 1 failed, 2 asked wrongly, 3 does not fit,
+130 interrupted, 141 the reader of standard output went away."""
+
+ShowTextOption = Annotated[
+    bool,
+    typer.Option("--show-text", help="Print the text as the model would read it, and stop."),
+]
+
+
+def ask(
+    context: typer.Context,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="SOURCE... QUESTION",
+            help="Files, folders or - (standard input), then the question.",
+            show_default=False,
+        ),
+    ] = None,
+    model: options.ModelOption = "auto",
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    attention: options.AttentionOption = "lsh",
+    bits: options.BitsOption = None,
+    tables: options.TablesOption = None,
+    dense_layers: options.DenseLayersOption = None,
+    max_tokens: options.MaxTokensOption = 512,
+    temperature: options.TemperatureOption = 0.0,
+    top_p: options.TopPOption = 1.0,
+    seed: options.SeedOption = None,
+    system: options.SystemOption = None,
+    threads: options.ThreadsOption = None,
+    offline: options.OfflineOption = False,
+    show_text: ShowTextOption = False,
+    quiet: options.QuietOption = False,
+    as_json: options.JsonOption = False,
+    verbose: options.VerboseOption = False,
+) -> int:
+    """Answer one question about the sources.
+
+    The whole document is read exactly; the answer is then generated with sampled attention, so
+    that documents far longer than the GPU's memory can be asked. Several sources are read in
+    the order given.
+    """
+    engine_options = options.EngineOptions(
+        model, device, dtype, attention, bits, tables, dense_layers, threads, offline
+    ).checked()
+    answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
+    if show_text and as_json:
+        raise UsageError("--show-text prints text and --json an object; leave one of them out")
+    sources, question = split_arguments(arguments or [], needs_question=not show_text)
+    if answer_options.system is not None:
+        options.plain_text("--system", answer_options.system)
+    standard: Standard = context.obj
+    if standard.streams.out.fd is None:
+        raise ReaderGone
+    set_up_libraries(verbose, offline)
+    with private(standard.streams, keep_chatter=verbose) as own:
+        standard = Standard(own, standard.stdin_open)
+        if show_text:
+            return _show_text(sources, standard)
+        question_options = (engine_options, answer_options)
+        return _watched(sources, question, *question_options, standard, quiet, as_json, verbose)
+
+
+def _watched(
+    sources: Sequence[str],
+    question: str,
+    engine_options: options.EngineOptions,
+    answer_options: options.AnswerOptions,
+    standard: Standard,
+    quiet: bool,
+    as_json: bool,
+    verbose: bool,
+) -> int:
+    """Answer before the eyes of a view, and end both streams whatever happens."""
+    messages = Messages(standard.streams.err)
+    with Signals() as signals:
+        output = Output(standard.streams.out, give_up=lambda: signals.requested is not None)
+        view = open_view(output, messages, quiet, as_json)
+        signals.guard_terminal(view.terminal_fd, view.suspend, view.resume)
+        ending = exits.ANSWERED
+        try:
+            documents = _read(sources, standard, view)
+            signals.check()
+            _answer(documents, question, engine_options, answer_options, view, signals, output)
+        except BaseException as error:
+            ending = exits.ending_of(error, signals)
+            if verbose and ending.failure:
+                view.clear()
+                exits.print_traceback(error, messages)
+        return exits.finish(view, ending, messages)
+
+
+def _read(sources: Sequence[str], standard: Standard, view: View) -> list[Document]:
+    """The sources as text, and what the view should tell of them."""
+    from magicpig_cli.documents import read_sources
+
+    started = perf_counter()
+    documents = read_sources(sources, sys.stdin.buffer if standard.stdin_open else None)
+    infos = [DocumentInfo(d.source, d.encoding, len(d.text), None) for d in documents]
+    view.read(infos, [notice for d in documents for notice in d.notices], perf_counter() - started)
+    return documents
+
+
+def _answer(
+    documents: Sequence[Document],
+    question: str,
+    engine_options: options.EngineOptions,
+    answer_options: options.AnswerOptions,
+    view: View,
+    signals: Signals,
+    output: Output,
+) -> None:
+    """Load, generate, and hand every event to the view."""
+
+    def show(event: Event) -> None:
+        with signals.showing():
+            view.show(event)
+        if not output.stream.has_reader:
+            raise ReaderGone
+
+    from magicpig_cli.engine.engine import Engine
+
+    signals.check()
+    engine = Engine.load(options.engine_settings(engine_options), report=show)
+    with closing(engine.generate(options.ask_request(documents, question, answer_options))) as events:
+        for event in events:
+            show(event)
+
+
+def split_arguments(arguments: Sequence[str], needs_question: bool) -> tuple[list[str], str]:
+    """Sources and question.
+
+    Raises
+    ------
+    UsageError
+        If one of them is missing, or the question is no text.
+    """
+    example = 'magicpig ask book.txt "Who hides the letter?"'
+    if not arguments:
+        raise UsageError(f"the document and the question are missing; for example: {example}")
+    *sources, last = arguments
+    last_is_source = last == "-" or os.path.exists(last)
+    if not needs_question:
+        return ([*sources, last], "") if last_is_source or not sources else (sources, "")
+    if last_is_source:
+        what = "standard input" if last == "-" else f"a {'folder' if os.path.isdir(last) else 'file'}"
+        raise UsageError(f"the question is missing: the last argument, {last}, is {what}; add it: {example}")
+    if not sources:
+        raise UsageError(
+            f"the document is missing: there is only {_shortened(last)}, which is no file; "
+            f"name it before the question: {example}"
+        )
+    question = options.plain_text("the question", last)
+    if not question.strip():
+        raise UsageError('the question is empty; give one, such as "Summarize chapter 3."')
+    return sources, question
+
+
+def _shortened(text: str, limit: int = 60) -> str:
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def _show_text(sources: Sequence[str], standard: Standard) -> int:
+    from magicpig_cli.documents import read_sources
+
+    output, messages = Output(standard.streams.out), Messages(standard.streams.err)
+    for document in read_sources(sources, sys.stdin.buffer if standard.stdin_open else None):
+        for notice in document.notices:
+            messages.line(f"magicpig: {notice}")
+        text = document.text_with_heading
+        output.write(text if text.endswith("\n") else text + "\n")
+    return 0

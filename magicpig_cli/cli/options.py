@@ -1,0 +1,289 @@
+"""The options that commands share: what they are called, what they take, what is refused.
+
+Everything here is checked before anything heavy is imported. `engine_settings` and
+`ask_request` turn the values into what the engine takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from magicpig_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from magicpig_cli.documents import Document
+    from magicpig_cli.engine.engine import AskRequest, EngineSettings
+
+# The names of attention.registry.METHODS, which cannot be imported here because it needs torch;
+# tests/cli/test_options.py holds the two equal.
+ATTENTION_METHODS = ("lsh", "dense")
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+_MODEL, _METHOD, _ANSWER, _OUTPUT = "Model", "Attention", "Answer", "Output"
+
+
+def _complete_method(incomplete: str) -> list[str]:
+    return [name for name in ATTENTION_METHODS if name.startswith(incomplete)]
+
+
+ModelOption = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        "-m",
+        envvar="MAGICPIG_MODEL",
+        metavar="MODEL",
+        help="Alias (see `magicpig models ls`), hub id, folder of safetensors, or .gguf file.",
+        rich_help_panel=_MODEL,
+    ),
+]
+DeviceOption = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODEL),
+]
+DtypeOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="DTYPE", help="auto, bfloat16, float16 or float32.", rich_help_panel=_MODEL
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", metavar="N", help="CPU threads; default: all that are allowed.", rich_help_panel=_MODEL
+    ),
+]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Never ask the network.", rich_help_panel=_MODEL)
+]
+AttentionOption = Annotated[
+    str,
+    typer.Option(
+        "--attention",
+        metavar="METHOD",
+        help="How decoding attends to the document: lsh (sampled) or dense (exact).",
+        autocompletion=_complete_method,
+        rich_help_panel=_METHOD,
+    ),
+]
+BitsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--bits",
+        metavar="K",
+        help="Hash bits per table, 1 to 16; default by length.",
+        rich_help_panel=_METHOD,
+    ),
+]
+TablesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--tables", metavar="L", help="Hash tables, at least 2; default by length.", rich_help_panel=_METHOD
+    ),
+]
+DenseLayersOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dense-layers",
+        metavar="I,J",
+        help="Layers that attend exactly, such as 0,16, or none; default by model.",
+        rich_help_panel=_METHOD,
+    ),
+]
+MaxTokensOption = Annotated[
+    int,
+    typer.Option("--max-tokens", "-n", metavar="N", help="Longest answer.", rich_help_panel=_ANSWER),
+]
+TemperatureOption = Annotated[
+    float,
+    typer.Option("--temperature", metavar="T", help="0 takes the likeliest token.", rich_help_panel=_ANSWER),
+]
+TopPOption = Annotated[
+    float,
+    typer.Option(
+        "--top-p",
+        metavar="P",
+        help="Draw from the likeliest tokens of this total probability.",
+        rich_help_panel=_ANSWER,
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", help="Repeat a drawn answer exactly.", rich_help_panel=_ANSWER),
+]
+SystemOption = Annotated[
+    str | None,
+    typer.Option("--system", metavar="TEXT", help="Instruction before it all.", rich_help_panel=_ANSWER),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Nothing but errors on standard error.", rich_help_panel=_OUTPUT),
+]
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="One JSON object instead of text.", rich_help_panel=_OUTPUT)
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.", rich_help_panel=_OUTPUT)
+]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Options that decide how a model is loaded and attends, as given; `checked` before use."""
+
+    model: str
+    device: str
+    dtype: str
+    attention: str
+    bits: int | None
+    tables: int | None
+    dense_layers: str | None
+    threads: int | None
+    offline: bool
+
+    def checked(self) -> EngineOptions:
+        """Itself, if every value is in its range.
+
+        Raises
+        ------
+        UsageError
+        """
+        if not self.model.strip():
+            raise UsageError("--model is empty; give an alias, a hub id, a folder or a .gguf file")
+        if not _DEVICE.fullmatch(self.device):
+            raise UsageError(f"--device is {self.device!r}, but must be auto, cpu, cuda or cuda:N")
+        _one_of("--dtype", self.dtype, DTYPES)
+        _one_of("--attention", self.attention, ATTENTION_METHODS)
+        _between("--bits", self.bits, 1, 16)
+        _between("--tables", self.tables, 2, 4096)
+        _between("--threads", self.threads, 1, 1024)
+        layer_numbers(self.dense_layers)
+        if self.attention != "lsh":
+            for name, value in (
+                ("--bits", self.bits),
+                ("--tables", self.tables),
+                ("--dense-layers", self.dense_layers),
+            ):
+                if value is not None:
+                    raise UsageError(
+                        f"{name} belongs to --attention lsh and does nothing with "
+                        f"--attention {self.attention}; leave it out"
+                    )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """Options that decide how an answer is drawn, as given; `checked` before use."""
+
+    max_tokens: int
+    temperature: float
+    top_p: float
+    seed: int | None
+    system: str | None
+
+    def checked(self) -> AnswerOptions:
+        """Itself, if every value is in its range.
+
+        Raises
+        ------
+        UsageError
+        """
+        _between("--max-tokens", self.max_tokens, 1, None)
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise UsageError(f"--temperature is {self.temperature}, but must be 0 or more; 0 is greedy")
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"--top-p is {self.top_p}, but must be above 0 and at most 1")
+        _between("--seed", self.seed, 0, 2**63 - 1)
+        return self
+
+
+def engine_settings(options: EngineOptions) -> EngineSettings:
+    """What `Engine.load` takes; imports the engine."""
+    from magicpig_cli.engine.engine import EngineSettings
+
+    return EngineSettings(
+        model=options.model,
+        device=options.device,
+        dtype=options.dtype,
+        attention=options.attention,
+        n_bits=options.bits,
+        n_tables=options.tables,
+        dense_layers=layer_numbers(options.dense_layers),
+        threads=options.threads,
+        offline=options.offline,
+    )
+
+
+def ask_request(documents: Sequence[Document], question: str, options: AnswerOptions) -> AskRequest:
+    """What `Engine.generate` takes; imports the engine."""
+    from magicpig_cli.engine.engine import AskRequest
+
+    return AskRequest(
+        documents=documents,
+        question=question,
+        system=None if options.system is None else plain_text("--system", options.system),
+        max_tokens=options.max_tokens,
+        temperature=options.temperature,
+        top_p=options.top_p,
+        seed=options.seed,
+    )
+
+
+def layer_numbers(text: str | None) -> tuple[int, ...] | None:
+    """`0,16` as numbers, `none` as no layer, None (the model's own choice) as it is.
+
+    Raises
+    ------
+    UsageError
+    """
+    if text is None:
+        return None
+    if text.strip().lower() == "none":
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts):
+        raise UsageError(f"--dense-layers is {text!r}, but must be layer numbers such as 0,16, or none")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def plain_text(name: str, argument: str) -> str:
+    """An argument as Unicode text, whatever the locale made of its bytes.
+
+    Raises
+    ------
+    UsageError
+        If its bytes are not UTF-8.
+    """
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(argument).decode()
+        except UnicodeError:
+            raise UsageError(f"{name} is not valid UTF-8 text; check the terminal's encoding") from None
+    return argument
+
+
+def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
+    if value in choices:
+        return
+    close = difflib.get_close_matches(value.lower(), choices, n=1)
+    hint = f"; did you mean {close[0]}?" if close else f"; choose one of {', '.join(choices)}"
+    raise UsageError(f"there is no {name} {value!r}{hint}")
+
+
+def _between(name: str, value: int | None, low: int, high: int | None) -> None:
+    if value is None or (value >= low and (high is None or value <= high)):
+        return
+    limits = f"at least {low}" if high is None else f"between {low:,} and {high:,}"
+    raise UsageError(f"{name} is {value:,}, but must be {limits}")

@@ -1,0 +1,116 @@
+"""What a view is: a pair of watchers, one per standard stream, and the rules between them.
+
+The watcher of standard output gets the answer; the watcher of standard error gets everything
+else. `View` hands every event to both, in an order that keeps one screen clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from magicpig_cli.engine.events import DocumentInfo, Event, Notice
+from magicpig_cli.views.track import Track
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why it failed: the kind for scripts, the sentence for people."""
+
+    kind: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended. Without `failure` and not `interrupted` it was answered."""
+
+    status: int
+    failure: Failure | None = None
+    interrupted: bool = False
+
+
+class AnswerWatcher(Protocol):
+    """Writes to standard output."""
+
+    def show(self, piece: str) -> None:
+        """More of the answer."""
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        """The end: whatever is still owed to the reader."""
+
+
+class ProgressWatcher(Protocol):
+    """Writes to standard error."""
+
+    terminal_fd: int | None
+    """The terminal it draws on; None where it draws nothing."""
+
+    def show(self, event: Event, track: Track) -> None:
+        """Something happened."""
+
+    def before_answer(self) -> None:
+        """Text is about to go to standard output: leave the screen if it may be the same."""
+
+    def clear(self) -> None:
+        """Restore the terminal; nothing of a drawing remains."""
+
+    def suspend(self) -> None:
+        """The process is about to be stopped."""
+
+    def resume(self) -> None:
+        """The process goes on."""
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        """Last words, after the answer."""
+
+
+class View:
+    """Both watchers of one request, and the figures they share."""
+
+    def __init__(self, answer: AnswerWatcher, progress: ProgressWatcher) -> None:
+        self.track = Track()
+        self._answer = answer
+        self._progress = progress
+
+    @property
+    def terminal_fd(self) -> int | None:
+        """The terminal that is drawn on; None where nothing is drawn."""
+        return self._progress.terminal_fd
+
+    def read(self, documents: Sequence[DocumentInfo], notices: Sequence[str], read_s: float) -> None:
+        """The sources are read; their tokens are not counted yet."""
+        self.track.documents, self.track.read_s = tuple(documents), read_s
+        for notice in notices:
+            self.show(Notice(notice))
+
+    def show(self, event: Event) -> None:
+        """Take in one event and let both streams tell of it.
+
+        Raises
+        ------
+        ReaderGone, OutputFailed
+            If standard output takes no more.
+        """
+        piece = self.track.fold(event)
+        if piece:
+            self._progress.before_answer()
+            self._answer.show(piece)
+        self._progress.show(event, self.track)
+
+    def finish(self, ending: Ending) -> None:
+        """End both streams; raises as `show` does, with the terminal restored."""
+        self._progress.clear()
+        self._answer.finish(self.track, ending)
+        self._progress.finish(self.track, ending)
+
+    def clear(self) -> None:
+        """Restore the terminal without another word."""
+        self._progress.clear()
+
+    def suspend(self) -> None:
+        self._progress.suspend()
+
+    def resume(self) -> None:
+        self._progress.resume()

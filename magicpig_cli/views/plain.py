@@ -1,0 +1,140 @@
+"""The views for pipes, files and plain terminals: the answer as it comes, one line per phase."""
+
+from __future__ import annotations
+
+from magicpig_cli.engine.events import Event, Loaded, LoadProgress, Notice, Prefilled
+from magicpig_cli.views.base import Ending
+from magicpig_cli.views.streams import Messages, Output
+from magicpig_cli.views.text import byte_size, count, duration, percent
+from magicpig_cli.views.track import Track
+
+
+class StreamedAnswer:
+    """Standard output: every piece at once, one newline at the end."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._began = False
+
+    def show(self, piece: str) -> None:
+        self._output.write(piece)
+        self._began = True
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        answered = ending.failure is None and not ending.interrupted
+        if self._began or answered:
+            self._output.write("\n")
+
+
+class AnswerAtEnd:
+    """Standard output where it shares the screen with panels: all of the answer when they are gone."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+
+    def show(self, piece: str) -> None:
+        pass  # the panels show it meanwhile
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        answered = ending.failure is None and not ending.interrupted
+        if track.answer or answered:
+            self._output.write(track.answer + "\n")
+
+
+class PhaseLines:
+    """Standard error without a drawing terminal: a line when a phase is over, notices, errors."""
+
+    terminal_fd: int | None = None
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+        self._fetching = ""
+
+    def show(self, event: Event, track: Track) -> None:
+        match event:
+            case Notice():
+                self._messages.line(f"magicpig: {event.text}")
+            case LoadProgress() if event.total_bytes and event.phase != self._fetching:
+                self._fetching = event.phase
+                self._messages.line(f"{event.phase}: {byte_size(event.total_bytes)}")
+            case Loaded():
+                self._messages.line(loaded_line(event))
+            case Prefilled():
+                self._messages.line(prefilled_line(event, track))
+
+    def before_answer(self) -> None:
+        pass
+
+    def clear(self) -> None:
+        pass
+
+    def suspend(self) -> None:
+        pass
+
+    def resume(self) -> None:
+        pass
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        for line in last_lines(track, ending):
+            self._messages.line(line)
+
+
+class ErrorsOnly(PhaseLines):
+    """Standard error with `--quiet`."""
+
+    def show(self, event: Event, track: Track) -> None:
+        pass
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        if ending.failure:
+            self._messages.line(f"magicpig: {ending.failure.sentence}")
+
+
+def loaded_line(event: Loaded) -> str:
+    """What was loaded, where, and how long it took."""
+    model, device = event.model, event.device
+    where = f"{device.name}, {count(device.threads, 'thread')}" if device.kind == "cpu" else device.name
+    return (
+        f"loaded {model.id} ({model.dtype}, {byte_size(model.weight_bytes)}) on {where} "
+        f"in {duration(event.load_s)}"
+    )
+
+
+def prefilled_line(event: Prefilled, track: Track) -> str:
+    """What was read, how fast, and what is kept of it."""
+    kept = f"keys and values {byte_size(event.kv_bytes)}"
+    if event.table_bytes:
+        kept += f", tables {byte_size(event.table_bytes)}"
+    return (
+        f"read {count(event.prompt_tokens, 'token')} in {duration(event.prefill_s)} "
+        f"({event.tokens_per_s:,.0f} tokens/s); {kept}"
+    )
+
+
+def summary_line(track: Track) -> str:
+    """One line about the answer."""
+    parts = [count(track.generated_tokens, "token")]
+    if track.step_ms is not None:
+        parts.append(f"{track.step_ms:.1f} ms/token")
+    if track.attention_ms is not None and track.attention_share is not None:
+        parts.append(f"CPU attention {track.attention_ms:.1f} ms ({percent(track.attention_share)})")
+    if track.sampled_share is not None:
+        parts.append(f"sampled {percent(track.sampled_share)} of keys")
+    if track.estimated_error is not None:
+        parts.append(f"estimated error {percent(track.estimated_error)}")
+    if track.prompted:
+        parts.insert(0, f"{count(track.prompted.prompt_tokens, 'token')} read")
+        parts[1] += " answered"
+    return ", ".join(parts)
+
+
+def last_lines(track: Track, ending: Ending) -> list[str]:
+    """What stands below the answer: how it ended and its figures."""
+    if ending.failure:
+        return [f"magicpig: {ending.failure.sentence}"]
+    if ending.interrupted:
+        return [f"magicpig: interrupted after {count(track.generated_tokens, 'token')} of the answer"]
+    if track.finished is None:
+        return []
+    cut = track.cut_short
+    return [*([f"magicpig: {cut}"] if cut else []), summary_line(track)]

@@ -1,0 +1,183 @@
+"""Folds the engine's events into the figures that views show. Pure: no clock, no stream, no drawing."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from magicpig_cli.engine.events import (
+    DocumentInfo,
+    Event,
+    Finished,
+    Loaded,
+    LoadProgress,
+    Memory,
+    Notice,
+    Prefilled,
+    PrefillProgress,
+    Prompted,
+    Step,
+    Token,
+)
+
+Phase = Literal["start", "load", "prefill", "decode", "done"]
+
+# Steps that the sparkline and the running means look back on.
+RECENT_STEPS = 60
+
+
+@dataclass(slots=True)
+class Track:
+    """Everything seen so far of one request.
+
+    The answer never ends in a newline: line ends are held back until more text follows, so
+    that what is streamed plus one newline is the answer plus one newline.
+    """
+
+    phase: Phase = "start"
+    read_s: float | None = None
+    documents: tuple[DocumentInfo, ...] = ()
+    notices: list[str] = field(default_factory=list)
+    loading: LoadProgress | None = None
+    loaded: Loaded | None = None
+    prompted: Prompted | None = None
+    prefill: PrefillProgress | None = None
+    prefilled: Prefilled | None = None
+    memory: Memory | None = None
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+    generated_tokens: int = 0
+    finished: Finished | None = None
+    _pieces: list[str] = field(default_factory=list)
+    _held: str = ""
+
+    def fold(self, event: Event) -> str:
+        """Take in one event.
+
+        Returns
+        -------
+        str
+            What it adds to the answer; often empty.
+        """
+        match event:
+            case Notice():
+                self.notices.append(event.text)
+            case LoadProgress():
+                self.phase, self.loading = "load", event
+            case Loaded():
+                self.loaded = event
+            case Prompted():
+                self.prompted, self.documents = event, event.documents
+            case PrefillProgress():
+                self.phase, self.prefill = "prefill", event
+            case Prefilled():
+                self.prefilled = event
+            case Memory():
+                self.memory = event
+            case Token():
+                self.phase = "decode"
+                self.generated_tokens = event.index + 1
+                return self._extend(event.text)
+            case Step():
+                self.steps.append(event)
+            case Finished():
+                self.phase, self.finished = "done", event
+                self.generated_tokens = event.generated_tokens
+                return self._extend(event.tail)
+        return ""
+
+    def _extend(self, text: str) -> str:
+        whole = self._held + text
+        piece = whole.rstrip("\n")
+        self._held = whole[len(piece) :]
+        if piece:
+            self._pieces.append(piece)
+        return piece
+
+    @property
+    def answer(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def step_ms(self) -> float | None:
+        """Mean of recent steps, or of all once the answer is finished."""
+        if self.finished and self.finished.decode_ms_per_token is not None:
+            return self.finished.decode_ms_per_token
+        return _mean([step.step_ms for step in self.steps])
+
+    @property
+    def attention_ms(self) -> float | None:
+        if self.finished and self.finished.attention_ms_per_token is not None:
+            return self.finished.attention_ms_per_token
+        return _mean([step.attention_ms for step in self.steps])
+
+    @property
+    def retrieve_ms(self) -> float | None:
+        return _mean([step.retrieve_ms for step in self.steps])
+
+    @property
+    def attend_ms(self) -> float | None:
+        return _mean([step.attend_ms for step in self.steps])
+
+    @property
+    def attention_share(self) -> float | None:
+        """CPU attention's part of a step, 0 to 1."""
+        if not self.step_ms or self.attention_ms is None:
+            return None
+        return self.attention_ms / self.step_ms
+
+    @property
+    def sampled_share(self) -> float | None:
+        if self.finished:
+            return self.finished.sampled_share
+        return _mean([step.sampled_share for step in self.steps if step.sampled_share is not None])
+
+    @property
+    def estimated_error(self) -> float | None:
+        """Root mean square, as the engine does it."""
+        if self.finished:
+            return self.finished.estimated_error
+        squares = [step.estimated_error**2 for step in self.steps if step.estimated_error is not None]
+        mean = _mean(squares)
+        return None if mean is None else mean**0.5
+
+    @property
+    def prefill_tokens_per_s(self) -> float | None:
+        """Over the work done so far: a share of the work counts as that share of the tokens."""
+        if self.prefilled:
+            return self.prefilled.tokens_per_s
+        done = self.prefill
+        if done is None or done.elapsed_s <= 0:
+            return None
+        return done.fraction * done.tokens_total / done.elapsed_s
+
+    def prefill_left_s(self, since_event_s: float = 0.0) -> float | None:
+        """Seconds left, from the share of the *work* done; None while too little is known.
+
+        Parameters
+        ----------
+        since_event_s : float
+            Seconds since the last progress event.
+        """
+        done = self.prefill
+        if done is None or done.elapsed_s < 0.5 or done.fraction < 0.005:
+            return None
+        return max(0.0, done.elapsed_s * (1 - done.fraction) / done.fraction - since_event_s)
+
+    @property
+    def cut_short(self) -> str | None:
+        """Why an answer ended before the model was done, and the way out; None if it was done."""
+        if self.finished is None or self.finished.reason != "length":
+            return None
+        n = self.finished.generated_tokens
+        limit = self.loaded.model.context_tokens if self.loaded else None
+        if limit and self.prompted and self.prompted.prompt_tokens + n >= limit:
+            return (
+                f"the answer stopped after {n:,} tokens because the model's context of {limit:,} tokens "
+                "is full; ask about a shorter document or use a model with a longer context"
+            )
+        return f"the answer was cut after {n:,} tokens; raise --max-tokens (-n) for more"
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -76,7 +76,7 @@ def retrieve(codes, first_key, offsets, ids, n_workers, counter, bits):
         bit 0 clears them first.
     """
     n_q_heads = bits.shape[0]
-    n_kv_heads, n_tables, lanes = codes.shape[0], codes.shape[2], codes.shape[3]
+    n_kv_heads, lanes = codes.shape[0], codes.shape[3]
     group = n_q_heads // n_kv_heads
     for _worker in numba.prange(n_workers):
         head = fetch_add(counter, 1)
@@ -264,8 +264,23 @@ def attend_task(
                 tokens[0, i] = token + i
                 masks[0, i] = all_heads
             # Rows in sequence: the hardware prefetches them.
-            attend_tile(query, rows, tokens[0], masks[0], n, mean, centre_dot, inverse_norm, log_u, False, scale,
-                  softcap, scratch, sums, outs)  # fmt: skip
+            attend_tile(
+                query,
+                rows,
+                tokens[0],
+                masks[0],
+                n,
+                mean,
+                centre_dot,
+                inverse_norm,
+                log_u,
+                False,
+                scale,
+                softcap,
+                scratch,
+                sums,
+                outs,
+            )
 
     n_words = bits.shape[1]
     for word in range(n_words * part // n_parts, n_words * (part + 1) // n_parts):
@@ -291,14 +306,44 @@ def attend_task(
                 # This tile's rows are on their way; meanwhile the one before is computed.
                 slot = 1 - slot
                 if counts[slot]:
-                    attend_tile(query, rows, tokens[slot], masks[slot], counts[slot], mean, centre_dot, inverse_norm,
-                          log_u, True, scale, softcap, scratch, sums, outs)  # fmt: skip
+                    attend_tile(
+                        query,
+                        rows,
+                        tokens[slot],
+                        masks[slot],
+                        counts[slot],
+                        mean,
+                        centre_dot,
+                        inverse_norm,
+                        log_u,
+                        True,
+                        scale,
+                        softcap,
+                        scratch,
+                        sums,
+                        outs,
+                    )
                     counts[slot] = 0
     for _ in range(2):
         slot = 1 - slot
         if counts[slot]:
-            attend_tile(query, rows, tokens[slot], masks[slot], counts[slot], mean, centre_dot, inverse_norm, log_u,
-                  True, scale, softcap, scratch, sums, outs)  # fmt: skip
+            attend_tile(
+                query,
+                rows,
+                tokens[slot],
+                masks[slot],
+                counts[slot],
+                mean,
+                centre_dot,
+                inverse_norm,
+                log_u,
+                True,
+                scale,
+                softcap,
+                scratch,
+                sums,
+                outs,
+            )
 
 
 @jit()

@@ -70,12 +70,12 @@ class LshLayer:
         self.shape = shape
         self.start = self.stop = 0
         self._blocks: list[TableBlock] = []
-        self._plan = draw_plan(params, shape)
-        self._mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
+        self.plan = draw_plan(params, shape)
+        self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
         self._log_u = log_inclusion_table(params.n_bits, params.n_tables)
         self._bits = np.zeros((shape.n_q_heads, 0, 2), np.uint64)
         self._counter = np.zeros(1, np.int64)
-        padded_dim = self._plan.padded_dim
+        padded_dim = self.plan.padded_dim
         query_bundles = -(-shape.group_size // QUERY_LANES)
         self._query_tiles = np.zeros((2, padded_dim, QUERY_LANES), np.float32)
         self._codes = np.zeros((shape.n_kv_heads, query_bundles, params.n_tables, QUERY_LANES), np.uint16)
@@ -110,7 +110,7 @@ class LshLayer:
         if stop <= start:
             raise ValueError(f"no keys to build from: start {start}, stop {stop}")
         with KERNEL_LOCK:
-            mean_key(rows, start, stop, self._mean)
+            mean_key(rows, start, stop, self.mean)
         self._blocks = []
         self.start = self.stop = start
         for first in range(start, stop, BLOCK_KEYS):
@@ -160,7 +160,7 @@ class LshLayer:
                 np.asarray(exact, np.int64).reshape(-1, 2),
                 self._bits,
                 self.start,
-                self._mean,
+                self.mean,
                 self._log_u,
                 np.float32(scale),
                 np.float32(softcap),
@@ -187,7 +187,7 @@ class LshLayer:
         return result
 
     def sampled_tokens(self, query: np.ndarray) -> list[np.ndarray]:
-        """The tokens that a step with these queries samples, ascending, per query head (for tests and eval)."""
+        """The tokens that a step with these queries samples, ascending, one array per query head."""
         with KERNEL_LOCK:
             self._retrieve(query)
         twice = np.ascontiguousarray(self._bits[:, :, 1]).view(np.uint8)
@@ -195,7 +195,7 @@ class LshLayer:
         return [self.start + np.flatnonzero(row) for row in marks]
 
     def _retrieve(self, query: np.ndarray) -> None:
-        plan = self._plan
+        plan = self.plan
         kernels.hash_all_queries(query, plan.signs, plan.n_bits, self._query_tiles, self._codes)
         for block in self._blocks:
             self._counter[0] = 0
@@ -216,7 +216,7 @@ class LshLayer:
         with KERNEL_LOCK:
             for head in range(self.shape.n_kv_heads):
                 hash_keys(
-                    rows[head], start, stop, self._mean[head], self._plan.signs[head], params.n_bits, codes
+                    rows[head], start, stop, self.mean[head], self.plan.signs[head], params.n_bits, codes
                 )
                 sort_by_code(codes, n_keys, block.offsets[head], block.ids[head])
         return block

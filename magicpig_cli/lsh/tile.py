@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from magicpig_cli.lsh.jit import bits_to_float, float_to_bits, jit
+from magicpig_cli.lsh.jit import bits_to_float, jit
 
 # Rows whose logits, weights and values are handled together: two AVX2 registers of float32.
 TILE_ROWS = 16

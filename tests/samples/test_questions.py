@@ -1,4 +1,4 @@
-"""The sample's planted facts: each stands once in the text, where questions.json says, and is found by sampling."""
+"""The planted facts of the sample: each stands once in the text, where questions.json says, and is found."""
 
 from __future__ import annotations
 

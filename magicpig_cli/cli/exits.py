@@ -17,7 +17,7 @@ import typer
 from magicpig_cli.cli.signals import Signals
 from magicpig_cli.errors import MagicPigError
 from magicpig_cli.views.base import Ending, Failure, View
-from magicpig_cli.views.streams import Messages, OutputFailed, ReaderGone, Streams
+from magicpig_cli.views.streams import Messages, OutputError, ReaderGone, Streams
 from magicpig_cli.views.text import harmless
 
 ANSWERED = Ending(0)
@@ -65,7 +65,7 @@ def finish(view: View, ending: Ending, messages: Messages) -> int:
         view.finish(ending)
     except ReaderGone:
         return ending.status if ending.status else READER_GONE
-    except OutputFailed as error:
+    except OutputError as error:
         messages.line(f"magicpig: {error.sentence}")
         return ending.status or error.exit_status
     return ending.status
@@ -124,7 +124,7 @@ def _print_json(ending: Ending, streams: Streams) -> int:
         JsonAnswer(Output(streams.out)).finish(Track(), ending)
     except ReaderGone:
         return ending.status
-    except OutputFailed:
+    except OutputError:
         return 1
     return ending.status
 

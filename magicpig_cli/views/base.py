@@ -34,6 +34,9 @@ class Ending:
 class AnswerWatcher(Protocol):
     """Writes to standard output."""
 
+    writes_at_once: bool
+    """Pieces go out as they come, not at the end."""
+
     def show(self, piece: str) -> None:
         """More of the answer."""
 
@@ -49,6 +52,9 @@ class ProgressWatcher(Protocol):
 
     def show(self, event: Event, track: Track) -> None:
         """Something happened."""
+
+    def piece(self, text: str) -> None:
+        """More of the answer, which standard output gets now or at the end."""
 
     def before_answer(self) -> None:
         """Text is about to go to standard output: leave the screen if it may be the same."""
@@ -90,12 +96,14 @@ class View:
 
         Raises
         ------
-        ReaderGone, OutputFailed
+        ReaderGone, OutputError
             If standard output takes no more.
         """
         piece = self.track.fold(event)
         if piece:
-            self._progress.before_answer()
+            self._progress.piece(piece)
+            if self._answer.writes_at_once:
+                self._progress.before_answer()
             self._answer.show(piece)
         self._progress.show(event, self.track)
 

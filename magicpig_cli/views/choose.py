@@ -31,7 +31,7 @@ def open_view(output: Output, messages: Messages, quiet: bool, as_json: bool) ->
     elif draws:
         from magicpig_cli.views.live import Live  # rich is only imported where it draws
 
-        progress = Live(messages, shows_answer=shares_screen and not as_json, leaves_for=output.stream)
+        progress = Live(messages, shows_answer=shares_screen, leaves_for=output.stream)
     else:
         progress = PhaseLines(messages)
     return View(answer, progress)

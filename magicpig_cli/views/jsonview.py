@@ -20,6 +20,8 @@ _UNSAFE = re.compile("[\x7f-\x9f\ud800-\udfff]")
 class JsonAnswer:
     """Writes the object when everything is known."""
 
+    writes_at_once = False
+
     def __init__(self, output: Output) -> None:
         self._output = output
 

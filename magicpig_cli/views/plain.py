@@ -12,6 +12,8 @@ from magicpig_cli.views.track import Track
 class StreamedAnswer:
     """Standard output: every piece at once, one newline at the end."""
 
+    writes_at_once = True
+
     def __init__(self, output: Output) -> None:
         self._output = output
         self._began = False
@@ -28,6 +30,8 @@ class StreamedAnswer:
 
 class AnswerAtEnd:
     """Standard output where it shares the screen with panels: all of the answer when they are gone."""
+
+    writes_at_once = False
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -61,6 +65,9 @@ class PhaseLines:
                 self._messages.line(loaded_line(event))
             case Prefilled():
                 self._messages.line(prefilled_line(event, track))
+
+    def piece(self, text: str) -> None:
+        pass
 
     def before_answer(self) -> None:
         pass

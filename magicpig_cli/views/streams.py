@@ -27,7 +27,7 @@ class ReaderGone(Exception):  # noqa: N818 - not an error: the reader had enough
     """Nobody reads standard output any more."""
 
 
-class OutputFailed(MagicPigError):
+class OutputError(MagicPigError):
     """Standard output took no more: disk full, terminal gone."""
 
     kind = "output"
@@ -111,7 +111,7 @@ class Output:
         ------
         ReaderGone
             If nobody reads.
-        OutputFailed
+        OutputError
             If the disk is full or the device fails.
         """
         if self.stream.fd is None:
@@ -124,7 +124,7 @@ class Output:
             except BrokenPipeError:
                 raise ReaderGone from None
             except OSError as error:
-                raise OutputFailed(
+                raise OutputError(
                     f"standard output could not be written ({error.strerror}), so the answer is incomplete; "
                     "make room or write elsewhere, and ask again"
                 ) from error

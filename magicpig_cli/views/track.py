@@ -29,7 +29,7 @@ RECENT_STEPS = 60
 
 @dataclass(slots=True)
 class Track:
-    """Everything seen so far of one request.
+    """Everything seen so far of one request. One thread folds; another may read meanwhile.
 
     The answer never ends in a newline: line ends are held back until more text follows, so
     that what is streamed plus one newline is the answer plus one newline.
@@ -103,21 +103,21 @@ class Track:
         """Mean of recent steps, or of all once the answer is finished."""
         if self.finished and self.finished.decode_ms_per_token is not None:
             return self.finished.decode_ms_per_token
-        return _mean([step.step_ms for step in self.steps])
+        return _mean([step.step_ms for step in tuple(self.steps)])
 
     @property
     def attention_ms(self) -> float | None:
         if self.finished and self.finished.attention_ms_per_token is not None:
             return self.finished.attention_ms_per_token
-        return _mean([step.attention_ms for step in self.steps])
+        return _mean([step.attention_ms for step in tuple(self.steps)])
 
     @property
     def retrieve_ms(self) -> float | None:
-        return _mean([step.retrieve_ms for step in self.steps])
+        return _mean([step.retrieve_ms for step in tuple(self.steps)])
 
     @property
     def attend_ms(self) -> float | None:
-        return _mean([step.attend_ms for step in self.steps])
+        return _mean([step.attend_ms for step in tuple(self.steps)])
 
     @property
     def attention_share(self) -> float | None:
@@ -130,14 +130,14 @@ class Track:
     def sampled_share(self) -> float | None:
         if self.finished:
             return self.finished.sampled_share
-        return _mean([step.sampled_share for step in self.steps if step.sampled_share is not None])
+        return _mean([step.sampled_share for step in tuple(self.steps) if step.sampled_share is not None])
 
     @property
     def estimated_error(self) -> float | None:
         """Root mean square, as the engine does it."""
         if self.finished:
             return self.finished.estimated_error
-        squares = [step.estimated_error**2 for step in self.steps if step.estimated_error is not None]
+        squares = [step.estimated_error**2 for step in tuple(self.steps) if step.estimated_error is not None]
         mean = _mean(squares)
         return None if mean is None else mean**0.5
 

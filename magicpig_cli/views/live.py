@@ -1,0 +1,117 @@
+"""The live screen on standard error: progress, panels and, on a shared terminal, the growing answer.
+
+A thread of its own draws, at most twelve times a second and never for more than a fiftieth of
+the time, so that the clock runs while the model computes and drawing costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from time import perf_counter
+
+from magicpig_cli.engine.events import Event, Notice
+from magicpig_cli.views.base import Ending
+from magicpig_cli.views.layout import ASCII, UNICODE, frame
+from magicpig_cli.views.plain import last_lines
+from magicpig_cli.views.screen import Screen
+from magicpig_cli.views.streams import Messages, Stream
+from magicpig_cli.views.track import Track
+from magicpig_cli.views.wrap import Wrapped
+
+_SHORTEST_TURN_S = 1 / 12
+_CLOCK_TURN_S = 0.25
+_SHARE_OF_TIME = 0.02
+
+
+class Live:
+    """Draws what happens.
+
+    Parameters
+    ----------
+    messages : Messages
+        The terminal.
+    shows_answer : bool
+        The answer is part of the screen.
+    leaves_for : Stream
+        Where the answer goes. If that is a pipe, its reader may write to this very terminal,
+        so the screen is left before the first piece goes out.
+    """
+
+    def __init__(self, messages: Messages, shows_answer: bool, leaves_for: Stream) -> None:
+        self.terminal_fd = messages.stream.fd
+        self._messages = messages
+        self._screen = Screen(messages)
+        self._glyphs = UNICODE if messages.stream.encoding.replace("-", "") == "utf8" else ASCII
+        self._answer = Wrapped(80) if shows_answer else None
+        self._leaves = leaves_for.is_pipe
+        self._track = Track()
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._drawing = self._was_drawing = True
+        self._news = True
+        self._last_draw = 0.0
+        self._started = self._last_event = perf_counter()
+        self.draws = 0
+        self.draw_s = 0.0
+        self._thread = threading.Thread(target=self._turns, name="magicpig-live", daemon=True)
+        self._thread.start()
+
+    def show(self, event: Event, track: Track) -> None:
+        with self._lock:
+            self._track, self._news, self._last_event = track, True, perf_counter()
+            if isinstance(event, Notice):
+                self._screen.erase()
+                self._messages.line(f"magicpig: {event.text}")
+
+    def piece(self, text: str) -> None:
+        with self._lock:
+            if self._answer is not None:
+                self._answer.feed(text)
+
+    def before_answer(self) -> None:
+        if self._leaves:
+            self.clear()
+
+    def clear(self) -> None:
+        self._drawing = False
+        self._wake.set()
+        with self._lock:
+            self._screen.erase()
+
+    def suspend(self) -> None:
+        with self._lock:
+            self._was_drawing, self._drawing = self._drawing, False
+            self._screen.erase()
+
+    def resume(self) -> None:
+        with self._lock:
+            self._drawing, self._news = self._was_drawing, True
+
+    def finish(self, track: Track, ending: Ending) -> None:
+        for line in last_lines(track, ending):
+            self._messages.line(line)
+
+    def _turns(self) -> None:
+        turn_s = _SHORTEST_TURN_S
+        while not self._wake.wait(turn_s):
+            with self._lock:
+                now = perf_counter()
+                if not self._drawing or not (self._news or now - self._last_draw >= _CLOCK_TURN_S):
+                    continue
+                self._draw(now)
+                spent = perf_counter() - now
+            self.draws += 1
+            self.draw_s += spent
+            turn_s = max(_SHORTEST_TURN_S, spent / _SHARE_OF_TIME)
+
+    def _draw(self, now: float) -> None:
+        self._news, self._last_draw = False, now
+        rows = frame(
+            self._track,
+            self._answer,
+            self._screen.size(),
+            self._glyphs,
+            now - self._started,
+            now - self._last_event,
+        )
+        self._screen.draw(rows)

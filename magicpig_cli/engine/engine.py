@@ -127,7 +127,13 @@ class Engine:
         device = choose_device(settings.device)
         threads = settings.threads or available_cores()
         use_threads(threads)
-        source = resolve(settings.model, offline=settings.offline, device_kind=device.type, report=report)
+        source = resolve(
+            settings.model,
+            offline=settings.offline,
+            device_kind=device.type,
+            progress=lambda phase, done, total: report(LoadProgress(phase, done, total)),
+            notice=lambda sentence: report(Notice(sentence)),
+        )
         report(LoadProgress("loading", 0, None))
         loaded = load_model(source.folder, device, settings.dtype)
         engine = cls(settings, loaded, source.id, device)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.threads import available_cores, use_threads
 from magicpig_cli.lsh.params import LayerShape
+from magicpig_cli.models.catalog import EMBEDDED
 from magicpig_cli.models.load import choose_device, load_model
 from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.sources import resolve
@@ -84,10 +86,16 @@ class ReadDocument:
         As `--model` of the command takes it.
     """
 
-    def __init__(self, documents: Sequence[Document], model: str = "auto") -> None:
+    def __init__(self, documents: Sequence[Document], model: str = EMBEDDED) -> None:
         device = choose_device("auto")
         use_threads(available_cores())
-        source = resolve(model, offline=False, device_kind=device.type, report=lambda event: None)
+        source = resolve(
+            model,
+            offline=False,
+            device_kind=device.type,
+            progress=lambda *state: None,
+            notice=lambda sentence: print(sentence, file=sys.stderr),
+        )
         self._loaded = load_model(source.folder, device)
         self._documents = documents
         self._prompts = PromptBuilder(self._loaded.tokenizer, source.id, self._loaded.context_tokens)
@@ -159,7 +167,7 @@ def load_questions() -> list[dict[str, Any]]:
     return questions
 
 
-def read_sample(model: str = "auto") -> ReadDocument:
+def read_sample(model: str = EMBEDDED) -> ReadDocument:
     """The sample document, read."""
     return ReadDocument(read_sources([str(SAMPLES / "keepers-book.md")], None), model)
 
@@ -196,7 +204,7 @@ def _table(questions: list[dict[str, Any]], methods: list[str], answers: list[An
 def main() -> None:
     """Ask everything and print a Markdown table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--model", default="auto")
+    parser.add_argument("--model", default=EMBEDDED)
     parser.add_argument("--attention", nargs="+", default=["dense", "lsh"], metavar="METHOD")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()

@@ -12,10 +12,6 @@ SAMPLES = Path(__file__).parents[2] / "samples"
 TEXT = (SAMPLES / "keepers-book.md").read_text(encoding="utf-8")
 QUESTIONS = json.loads((SAMPLES / "questions.json").read_text(encoding="utf-8"))
 
-# Two of the start, one of the middle, one of the end: a prefill of 6,000 tokens costs most of a run,
-# benchmarks/sample_questions.py asks all of them.
-ASKED_HERE = ("heron", "7264", "blue teapot", "green")
-
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question["answer"][0])
 def test_fact_stands_once_where_it_is_said_to(question):

@@ -1,4 +1,9 @@
-"""One decode step through the model's own modules."""
+"""One decode step: a token goes in, the logits of the next one come out.
+
+A plain Llama-shaped model on a CPU runs in compiled kernels (`stepgraph`), which read each
+weight once at the speed of memory; every other model runs through its own modules. Both go
+through the same attention seam and give the same numbers up to float32 rounding.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +13,27 @@ import torch
 
 from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.decode import StepFunction
+from magicpig_cli.engine.stepgraph import StepGraph
 
 
 def make_step(model: Any, session: Session) -> StepFunction:
     """A function from a token id to the logits of the next token, (vocabulary,), float32.
 
     Each call appends the token's keys and values to the session.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A transformers causal language model that `models.load` has prepared.
+    session : Session
+        Prefilled.
     """
+    graph = StepGraph.of(model)
+    return module_step(model, session) if graph is None else graph.step(session)
+
+
+def module_step(model: Any, session: Session) -> StepFunction:
+    """The step through the model's own modules, whatever its architecture; see `make_step`."""
     device = next(model.parameters()).device
 
     def step(token_id: int) -> torch.Tensor:

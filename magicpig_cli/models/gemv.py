@@ -98,3 +98,160 @@ def gemv(x: np.ndarray, weights: np.ndarray, bias: np.ndarray, out: np.ndarray) 
     """
     with KERNEL_LOCK:
         _gemv(x, weights, bias, out)
+
+
+@jit(inline=True)
+def _linear(weights: np.ndarray, bias: np.ndarray, row: int, x: np.ndarray) -> Any:
+    total = dot(weights[row], x)
+    if bias.size:
+        total += bias[row]
+    return total
+
+
+@jit(inline=True)
+def _rms_norm(x: np.ndarray, weight: np.ndarray, eps: float, out: np.ndarray) -> None:
+    square = np.float32(0.0)
+    for i in range(x.size):
+        square += x[i] * x[i]
+    scale = np.float32(1.0) / np.sqrt(square / np.float32(x.size) + np.float32(eps))
+    for i in range(x.size):
+        out[i] = weight[i] * (x[i] * scale)
+
+
+@jit(inline=True)
+def _rotate(head: np.ndarray, cos: np.ndarray, sin: np.ndarray) -> None:
+    half = head.size // 2
+    for i in range(half):
+        low, high = head[i], head[half + i]
+        head[i] = low * cos[i] - high * sin[i]
+        head[half + i] = high * cos[half + i] + low * sin[half + i]
+
+
+@jit()
+def embed(table: np.ndarray, token_id: int, hidden: np.ndarray) -> None:
+    """hidden = the token's row of a (vocabulary, n) table, widened."""
+    row = table[token_id]
+    for i in range(hidden.size):
+        hidden[i] = widen(row[i])
+
+
+@jit(parallel=True)
+def project_qkv(
+    hidden: np.ndarray,
+    cos: np.ndarray,
+    sin: np.ndarray,
+    normed: np.ndarray,
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    norm: np.ndarray,
+    eps: float,
+    q_weight: np.ndarray,
+    k_weight: np.ndarray,
+    v_weight: np.ndarray,
+    q_bias: np.ndarray,
+    k_bias: np.ndarray,
+    v_bias: np.ndarray,
+    q_norm: np.ndarray,
+    k_norm: np.ndarray,
+    head_eps: float,
+) -> None:
+    """First half of a Llama layer for one token: norm, then rotated query and key, and value.
+
+    Parameters
+    ----------
+    hidden, normed : numpy.ndarray
+        (n_hidden,), float32: the residual stream, and scratch.
+    cos, sin : numpy.ndarray
+        (head_dim,), float32, of the token's position.
+    query, key, value : numpy.ndarray
+        (heads, head_dim), float32, overwritten.
+    norm, eps : numpy.ndarray, float
+        The layer's first norm: weight (n_hidden,), float32.
+    q_weight, k_weight, v_weight : numpy.ndarray
+        (heads * head_dim, n_hidden), in a format of `widen`.
+    q_bias, k_bias, v_bias : numpy.ndarray
+        (heads * head_dim,) float32, or (0,) for none.
+    q_norm, k_norm, head_eps : numpy.ndarray, numpy.ndarray, float
+        Norms over each head (Qwen3): weights (head_dim,) float32, or (0,) for none.
+    """
+    _rms_norm(hidden, norm, eps, normed)
+    queries, keys, values = query.reshape(-1), key.reshape(-1), value.reshape(-1)
+    n_q, n_k = queries.size, keys.size
+    for row in numba.prange(n_q + 2 * n_k):
+        if row < n_q:
+            queries[row] = _linear(q_weight, q_bias, row, normed)
+        elif row < n_q + n_k:
+            keys[row - n_q] = _linear(k_weight, k_bias, row - n_q, normed)
+        else:
+            values[row - n_q - n_k] = _linear(v_weight, v_bias, row - n_q - n_k, normed)
+    # Some ten thousand operations: less than it takes to wake a second thread.
+    for head in range(query.shape[0]):
+        if q_norm.size:
+            _rms_norm(query[head], q_norm, head_eps, query[head])
+        _rotate(query[head], cos, sin)
+    for head in range(key.shape[0]):
+        if k_norm.size:
+            _rms_norm(key[head], k_norm, head_eps, key[head])
+        _rotate(key[head], cos, sin)
+
+
+@jit(parallel=True)
+def finish_layer(
+    hidden: np.ndarray,
+    attended: np.ndarray,
+    normed: np.ndarray,
+    gated: np.ndarray,
+    o_weight: np.ndarray,
+    o_bias: np.ndarray,
+    norm: np.ndarray,
+    eps: float,
+    gate_weight: np.ndarray,
+    up_weight: np.ndarray,
+    down_weight: np.ndarray,
+    gate_bias: np.ndarray,
+    up_bias: np.ndarray,
+    down_bias: np.ndarray,
+) -> None:
+    """Second half of a Llama layer for one token, added to the residual stream in place.
+
+    Parameters
+    ----------
+    hidden, normed : numpy.ndarray
+        (n_hidden,), float32: the residual stream, and scratch.
+    attended : numpy.ndarray
+        (n_q_heads * head_dim,), float32: what attention gave.
+    gated : numpy.ndarray
+        (n_intermediate,), float32, scratch.
+    o_weight, gate_weight, up_weight, down_weight : numpy.ndarray
+        (n_out, n_in), in a format of `widen`.
+    o_bias, gate_bias, up_bias, down_bias : numpy.ndarray
+        (n_out,) float32, or (0,) for none.
+    norm, eps : numpy.ndarray, float
+        The layer's second norm: weight (n_hidden,), float32.
+    """
+    for row in numba.prange(hidden.size):
+        hidden[row] += _linear(o_weight, o_bias, row, attended)
+    _rms_norm(hidden, norm, eps, normed)
+    for row in numba.prange(gated.size):
+        gate = _linear(gate_weight, gate_bias, row, normed)
+        up = _linear(up_weight, up_bias, row, normed)
+        gated[row] = gate / (np.float32(1.0) + np.exp(-gate)) * up
+    for row in numba.prange(hidden.size):
+        hidden[row] += _linear(down_weight, down_bias, row, gated)
+
+
+@jit(parallel=True)
+def project_logits(
+    hidden: np.ndarray,
+    normed: np.ndarray,
+    logits: np.ndarray,
+    norm: np.ndarray,
+    eps: float,
+    weights: np.ndarray,
+    bias: np.ndarray,
+) -> None:
+    """logits = the head (vocabulary, n_hidden) times the normed residual stream."""
+    _rms_norm(hidden, norm, eps, normed)
+    for row in numba.prange(logits.size):
+        logits[row] = _linear(weights, bias, row, normed)

@@ -59,10 +59,7 @@ class PackedLinear(nn.Module):
     @property
     def stored_weight(self) -> np.ndarray:
         """The weight's memory as numpy sees it, (n_out, n_in), in a format of `gemv.widen`."""
-        weight = self.weight.detach()
-        if weight.dtype == torch.float32:
-            return weight.numpy()
-        return weight.view(torch.int16).numpy().view(_STORED_AS[weight.dtype])
+        return stored_array(self.weight)
 
     @property
     def stored_bias(self) -> np.ndarray:
@@ -71,6 +68,14 @@ class PackedLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {self.weight.dtype}"
+
+
+def stored_array(weight: torch.Tensor) -> np.ndarray:
+    """A CPU weight's memory as numpy sees it, same shape, in a format of `gemv.widen`."""
+    weight = weight.detach()
+    if weight.dtype == torch.float32:
+        return weight.numpy()
+    return weight.view(torch.int16).numpy().view(_STORED_AS[weight.dtype])
 
 
 def pack_linears(model: nn.Module) -> None:
@@ -95,7 +100,7 @@ def pack_linears(model: nn.Module) -> None:
                 setattr(parent, name, packed)
                 kept.update((id(packed), id(packed.weight)))
             elif isinstance(child, nn.Embedding):
-                child.register_forward_hook(_give_float32)
+                child.register_forward_hook(give_float32)
                 kept.add(id(child.weight))
     for module in model.modules():
         if id(module) not in kept:
@@ -140,7 +145,8 @@ def _contiguous(weight: torch.Tensor) -> nn.Parameter:
     return nn.Parameter(weight.detach().contiguous(), requires_grad=False)
 
 
-def _give_float32(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+def give_float32(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor:
+    """The forward hook that `pack_linears` puts on embeddings."""
     return output.float()
 
 

@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from magicpig_cli import __version__
 from magicpig_cli.cli import exits
 from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
-from magicpig_cli.cli.ask import ask
+from magicpig_cli.cli.ask import AskCommand, ask
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import claim_standard
 
@@ -47,7 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=ASK_EXAMPLES)(ask)
+app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
 
 
 def _show_version(wanted: bool) -> None:
@@ -75,9 +75,8 @@ def main() -> NoReturn:
             app(prog_name="magicpig")
         if not arguments:
             raise UsageError("a command is missing, such as ask; see `magicpig --help`")
-        width = max(shutil.get_terminal_size().columns - 1, 20)
-        settings = {"terminal_width": min(width, 100)}
-        with command.make_context("magicpig", list(arguments), obj=standard, **settings) as context:
+        width = min(max(shutil.get_terminal_size().columns - 1, 20), 100)
+        with command.make_context("magicpig", list(arguments), obj=standard, terminal_width=width) as context:
             status = command.invoke(context) or 0
     except BaseException as error:
         status = exits.report(error, standard.streams, *_wishes(arguments))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from typer.core import TyperCommand
 
 from magicpig_cli.cli import exits, options
 from magicpig_cli.cli.chatter import set_up_libraries
@@ -34,6 +35,14 @@ Examples:
 Exit status: 0 answered, 1 failed, 2 asked wrongly, 3 does not fit,
 130 interrupted, 141 the reader of standard output went away."""
 
+
+class AskCommand(TyperCommand):
+    """`ask` with its arguments named as people give them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["SOURCE... QUESTION", "[OPTIONS]"]
+
+
 ShowTextOption = Annotated[
     bool,
     typer.Option("--show-text", help="Print the text as the model would read it, and stop."),
@@ -46,8 +55,7 @@ def ask(
         list[str] | None,
         typer.Argument(
             metavar="SOURCE... QUESTION",
-            help="Files, folders or - (standard input), then the question.",
-            show_default=False,
+            hidden=True,  # the usage line names them
         ),
     ] = None,
     model: options.ModelOption = "auto",
@@ -71,9 +79,12 @@ def ask(
 ) -> int:
     """Answer one question about the sources.
 
-    The whole document is read exactly; the answer is then generated with sampled attention, so
-    that documents far longer than the GPU's memory can be asked. Several sources are read in
-    the order given.
+    SOURCE is a file, a folder (its text files, sorted), or - for standard input. Several sources
+    are read in the order given, each under a line with its name. QUESTION comes last.
+
+    The document is read exactly; only the answer is generated with sampled attention, so that
+    documents far longer than the GPU's memory can be asked. The answer, and nothing else, goes to
+    standard output as it is generated; progress goes to standard error.
     """
     engine_options = options.EngineOptions(
         model, device, dtype, attention, bits, tables, dense_layers, threads, offline
@@ -157,7 +168,8 @@ def _answer(
 
     signals.check()
     engine = Engine.load(options.engine_settings(engine_options), report=show)
-    with closing(engine.generate(options.ask_request(documents, question, answer_options))) as events:
+    events = engine.generate(options.ask_request(documents, question, answer_options))
+    with closing(cast("Generator[Event, None, None]", events)):
         for event in events:
             show(event)
 

@@ -134,7 +134,11 @@ def _one_line(text: str) -> str:
 
 
 def _command_line_sentence(error: Any) -> str:
-    message = _one_line(error.format_message()).rstrip(".")
+    if type(error).__name__ == "NoSuchOption":
+        close = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        message = f"there is no option {error.option_name}{close}"
+    else:
+        message = _one_line(error.format_message()).rstrip(".")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "magicpig"

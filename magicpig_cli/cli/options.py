@@ -28,7 +28,19 @@ ATTENTION_METHODS = ("lsh", "dense")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
-_MODEL, _METHOD, _ANSWER, _OUTPUT = "Model", "Attention", "Answer", "Output"
+
+
+def _whole(text: object) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]+", str(text)):
+        raise typer.BadParameter(f"{str(text)!r} is not a whole number")
+    return int(str(text))
+
+
+def _number(text: object) -> float:
+    try:
+        return float(str(text))
+    except ValueError:
+        raise typer.BadParameter(f"{str(text)!r} is not a number") from None
 
 
 def _complete_method(incomplete: str) -> list[str]:
@@ -43,28 +55,21 @@ ModelOption = Annotated[
         envvar="MAGICPIG_MODEL",
         metavar="MODEL",
         help="Alias (see `magicpig models ls`), hub id, folder of safetensors, or .gguf file.",
-        rich_help_panel=_MODEL,
     ),
 ]
 DeviceOption = Annotated[
     str,
-    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_MODEL),
+    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N."),
 ]
 DtypeOption = Annotated[
     str,
-    typer.Option(
-        "--dtype", metavar="DTYPE", help="auto, bfloat16, float16 or float32.", rich_help_panel=_MODEL
-    ),
+    typer.Option("--dtype", metavar="DTYPE", help="auto, bfloat16, float16 or float32."),
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option(
-        "--threads", metavar="N", help="CPU threads; default: all that are allowed.", rich_help_panel=_MODEL
-    ),
+    typer.Option("--threads", parser=_whole, metavar="N", help="CPU threads; default: all that are allowed."),
 ]
-OfflineOption = Annotated[
-    bool, typer.Option("--offline", help="Never ask the network.", rich_help_panel=_MODEL)
-]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
 AttentionOption = Annotated[
     str,
     typer.Option(
@@ -72,23 +77,17 @@ AttentionOption = Annotated[
         metavar="METHOD",
         help="How decoding attends to the document: lsh (sampled) or dense (exact).",
         autocompletion=_complete_method,
-        rich_help_panel=_METHOD,
     ),
 ]
 BitsOption = Annotated[
     int | None,
     typer.Option(
-        "--bits",
-        metavar="K",
-        help="Hash bits per table, 1 to 16; default by length.",
-        rich_help_panel=_METHOD,
+        "--bits", parser=_whole, metavar="K", help="Hash bits per table, 1 to 16; default by length."
     ),
 ]
 TablesOption = Annotated[
     int | None,
-    typer.Option(
-        "--tables", metavar="L", help="Hash tables, at least 2; default by length.", rich_help_panel=_METHOD
-    ),
+    typer.Option("--tables", parser=_whole, metavar="L", help="Hash tables, at least 2; default by length."),
 ]
 DenseLayersOption = Annotated[
     str | None,
@@ -96,44 +95,39 @@ DenseLayersOption = Annotated[
         "--dense-layers",
         metavar="I,J",
         help="Layers that attend exactly, such as 0,16, or none; default by model.",
-        rich_help_panel=_METHOD,
     ),
 ]
 MaxTokensOption = Annotated[
     int,
-    typer.Option("--max-tokens", "-n", metavar="N", help="Longest answer.", rich_help_panel=_ANSWER),
+    typer.Option("--max-tokens", "-n", parser=_whole, metavar="N", help="Longest answer."),
 ]
 TemperatureOption = Annotated[
     float,
-    typer.Option("--temperature", metavar="T", help="0 takes the likeliest token.", rich_help_panel=_ANSWER),
+    typer.Option("--temperature", parser=_number, metavar="T", help="0 takes the likeliest token."),
 ]
 TopPOption = Annotated[
     float,
     typer.Option(
         "--top-p",
+        parser=_number,
         metavar="P",
         help="Draw from the likeliest tokens of this total probability.",
-        rich_help_panel=_ANSWER,
     ),
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", help="Repeat a drawn answer exactly.", rich_help_panel=_ANSWER),
+    typer.Option("--seed", parser=_whole, metavar="N", help="Repeat a drawn answer exactly."),
 ]
 SystemOption = Annotated[
     str | None,
-    typer.Option("--system", metavar="TEXT", help="Instruction before it all.", rich_help_panel=_ANSWER),
+    typer.Option("--system", metavar="TEXT", help="Instruction before it all."),
 ]
 QuietOption = Annotated[
     bool,
-    typer.Option("--quiet", "-q", help="Nothing but errors on standard error.", rich_help_panel=_OUTPUT),
+    typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
 ]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="One JSON object instead of text.", rich_help_panel=_OUTPUT)
-]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.", rich_help_panel=_OUTPUT)
-]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,13 +30,13 @@ class Glyphs:
     ellipsis: str
     spark: str
     spinner: str
-    corners: str  # top left, top right, bottom left, bottom right
+    corners: tuple[str, str, str, str]  # top left, top right, bottom left, bottom right
     horizontal: str
     vertical: str
 
 
-UNICODE = Glyphs("━", "─", "✓", " · ", "…", "▁▂▃▄▅▆▇█", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "╭╮╰╯", "─", "│")
-ASCII = Glyphs("#", "-", "*", " | ", "~", "_.:-=+*#", "|/-\\", "++++", "-", "|")
+UNICODE = Glyphs("━", "─", "✓", " · ", "…", "▁▂▃▄▅▆▇█", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", ("╭", "╮", "╰", "╯"), "─", "│")
+ASCII = Glyphs("#", "-", "*", " | ", "~", "_.:-=+*#", "|/-\\", ("+", "+", "+", "+"), "-", "|")
 
 
 def frame(
@@ -285,7 +285,8 @@ def _packed(parts: Sequence[str], separator: str, width: int) -> list[str]:
 
 def _cut(spans: Sequence[Span], width: int, glyphs: Glyphs) -> tuple[Span, ...]:
     """Spans that fit; a cut shows."""
-    kept, used = [], 0
+    kept: list[Span] = []
+    used = 0
     for span in spans:
         cells = cell_len(span.text)
         if used + cells > width:

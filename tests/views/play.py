@@ -1,6 +1,6 @@
 """Plays a recorded request through the real views on this process's own streams.
 
-Run as `python -m tests.views.play TEXT [SECONDS] [--json] [--quiet]` in a pipe or pseudo-terminal.
+Run as `python tests/views/play.py TEXT [SECONDS] [--json] [--quiet]` in a pipe or pseudo-terminal.
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 import sys
 import time
 
+from recorded import request
+
 from magicpig_cli.cli import exits
 from magicpig_cli.cli.signals import Signals
 from magicpig_cli.engine.events import Event, PrefillProgress
 from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, claim_standard
-from tests.views.recorded import request
 
 
 def main(text: str, pause_s: float, as_json: bool, quiet: bool) -> int:

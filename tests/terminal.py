@@ -1,0 +1,82 @@
+"""A pseudo-terminal with a screen that is read (pyte), and a process in it (pexpect)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import pexpect
+import pyte
+
+
+class Terminal:
+    """One command in a terminal of its own.
+
+    Parameters
+    ----------
+    command : sequence of str
+    columns, rows : int
+    env : dict
+    """
+
+    def __init__(self, command: Sequence[str], columns: int, rows: int, env: dict[str, str]) -> None:
+        self.screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
+        self._stream = pyte.ByteStream(self.screen)
+        self.raw = b""
+        self.process = pexpect.spawn(
+            command[0], list(command[1:]), dimensions=(rows, columns), env={"TERM": "xterm-256color", **env}
+        )
+        self.process.delaybeforesend = None
+
+    def read(self, seconds: float) -> None:
+        """Show what comes within this time; returns early when the process has ended."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                data = self.process.read_nonblocking(65536, timeout=0.05)
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                return
+            self.raw += data
+            self._stream.feed(data)
+
+    def wait_for(self, seen: str | Callable[[], bool], seconds: float = 60) -> None:
+        """Read until the text (or condition) is there; AssertionError with the screen if it never is."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.read(0.05)
+            if (seen in self.text) if isinstance(seen, str) else seen():
+                return
+        raise AssertionError(f"not seen: {seen}\n{self.text}")
+
+    def finish(self, seconds: float = 60) -> int:
+        """Read to the end and give the exit status; a signal counts as -n."""
+        self.read(seconds)
+        self.process.wait()
+        signal = self.process.signalstatus
+        return -signal if signal is not None else self.process.exitstatus
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.process.setwinsize(rows, columns)
+        self.screen.resize(rows, columns)
+
+    @property
+    def lines(self) -> list[str]:
+        """The screen, without empty lines at its end."""
+        return "\n".join(line.rstrip() for line in self.screen.display).rstrip("\n").split("\n")
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self.lines)
+
+    @property
+    def everything(self) -> str:
+        """Scrollback and screen."""
+        columns = self.screen.columns
+        above = ("".join(line[x].data for x in range(columns)).rstrip() for line in self.screen.history.top)
+        return "\n".join([*above, *self.lines])
+
+    @property
+    def cursor_hidden(self) -> bool:
+        return self.screen.cursor.hidden

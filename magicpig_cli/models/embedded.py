@@ -63,8 +63,9 @@ def embedded_folder(*, offline: bool, progress: Progress, notice: Notice) -> Pat
     return folder
 
 
-def is_cached() -> bool:
-    return find_cached(_ENTRY) is not None
+def cached_embedded() -> Path | None:
+    """The folder of the embedded model if it has been fetched before."""
+    return find_cached(_ENTRY)
 
 
 def _fill(partial: Path, offline: bool, progress: Progress, notice: Notice) -> None:

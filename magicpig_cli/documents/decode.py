@@ -22,6 +22,7 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _CONTROLS = bytes(sorted({*range(0x20), 0x7F} - {*b"\t\n\r\f\v\b\x1b"}))
+_BLANKS = "\t\n\r\f\v\u2028\u2029\xa0\u3000\u200b"
 _MULTIBYTE = re.compile(rb"[\xC2-\xDF][\x80-\xBF]|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3}")
 # Ends of a file that UTF-8 explains better than an accented letter of an old encoding would: a
 # sequence that had begun to continue, or the lead byte of accented Latin or of typographic signs.
@@ -93,21 +94,23 @@ def _unmarked_wide(data: bytes) -> Decoded | None:
         return None
     if nuls * 4 >= len(data) and len(data) % 4 == 0:
         for encoding in ("utf-32-le", "utf-32-be"):
-            if _decodes(data, encoding):
+            if _decodes(data, encoding) and _is_plausible(data.decode(encoding)):
                 return Decoded(data.decode(encoding), encoding)
     even, odd = data[0::2].count(0), data[1::2].count(0)
     if min(even, odd) * 10 > max(even, odd):
         return None
     encoding = "utf-16-be" if even > odd else "utf-16-le"
     whole = data[: len(data) // 2 * 2]
-    if not _decodes(whole, encoding):
-        return None
-    text = whole.decode(encoding)
-    odd_ones = sum(1 for c in text if not (c.isprintable() or c in "\t\n\r\f\v\u2028\u2029\xa0\u3000\u200b"))
-    common = sum(1 for c in text if c in " \n\t" or c.isalnum())
-    if odd_ones * 50 > len(text) or common * 2 < len(text):
+    if not _decodes(whole, encoding) or not _is_plausible(whole.decode(encoding)):
         return None
     return _with_repairs(data, 0, encoding)
+
+
+def _is_plausible(text: str) -> bool:
+    """Mostly letters, digits and blanks, and hardly anything that no one writes."""
+    strange = sum(1 for c in text if not (c.isprintable() or c in _BLANKS))
+    common = sum(1 for c in text if c in " \n\t" or c.isalnum())
+    return strange * 50 <= len(text) and common * 2 >= len(text)
 
 
 def _nearly_utf8(data: bytes) -> Decoded | None:

@@ -165,7 +165,9 @@ def _safe(stem: str) -> str:
 
 
 def _unknown(name: str, path: Path) -> str:
-    looks_like_path = name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.suffix in _MODEL_SUFFIXES
+    looks_like_path = (
+        name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.suffix in _MODEL_SUFFIXES
+    )
     if looks_like_path and path.parent.is_dir():
         entries = [entry.name for entry in path.parent.iterdir()]
         near = [str(path.parent / match) for match in get_close_matches(path.name, entries, n=2)]

@@ -63,12 +63,20 @@ class LshLayer:
     ----------
     start, stop : int
         Tokens start to stop - 1 are in the tables.
+    mean : numpy.ndarray
+        float32, (n_kv_heads, head_dim): m_c, the mean of the keys of the first build.
+    plan : HashPlan
+    n_parts : int
+        Parts that a KV head's keys are attended in.
+    hash_s : float
+        Seconds of building that went into hashing (the rest is sorting).
     """
 
     def __init__(self, params: LshParams, shape: LayerShape) -> None:
         self.params = params
         self.shape = shape
         self.start = self.stop = 0
+        self.hash_s = 0.0
         self._blocks: list[TableBlock] = []
         self.plan = draw_plan(params, shape)
         self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
@@ -80,8 +88,8 @@ class LshLayer:
         self._query_tiles = np.zeros((2, padded_dim, QUERY_LANES), np.float32)
         self._codes = np.zeros((shape.n_kv_heads, query_bundles, params.n_tables, QUERY_LANES), np.uint16)
         bundles = -(-shape.group_size // BUNDLE_HEADS)
-        self._n_parts = max(1, _TASKS // (shape.n_kv_heads * bundles))
-        n_tasks = shape.n_kv_heads * bundles * self._n_parts
+        self.n_parts = max(1, _TASKS // (shape.n_kv_heads * bundles))
+        n_tasks = shape.n_kv_heads * bundles * self.n_parts
         self._sums = np.zeros((n_tasks, BUNDLE_HEADS, 4), np.float32)
         self._outs = np.zeros((n_tasks, BUNDLE_HEADS, 2, shape.head_dim), np.float32)
         self._task_sampled = np.zeros((n_tasks, BUNDLE_HEADS), np.int64)
@@ -113,6 +121,7 @@ class LshLayer:
             mean_key(rows, start, stop, self.mean)
         self._blocks = []
         self.start = self.stop = start
+        self.hash_s = 0.0
         for first in range(start, stop, BLOCK_KEYS):
             self._blocks.append(self._hash_block(rows, first, min(stop, first + BLOCK_KEYS)))
         self._cover(stop)
@@ -164,7 +173,7 @@ class LshLayer:
                 self._log_u,
                 np.float32(scale),
                 np.float32(softcap),
-                self._n_parts,
+                self.n_parts,
                 numba.get_num_threads(),
                 self._counter,
                 self._sums,
@@ -175,7 +184,7 @@ class LshLayer:
                 self._sums,
                 self._outs,
                 self._task_sampled,
-                self._n_parts,
+                self.n_parts,
                 self.shape.group_size,
                 result.out,
                 result.lse,
@@ -215,9 +224,11 @@ class LshLayer:
         codes = np.empty((params.n_tables, n_keys), np.uint16)
         with KERNEL_LOCK:
             for head in range(self.shape.n_kv_heads):
+                started = perf_counter()
                 hash_keys(
                     rows[head], start, stop, self.mean[head], self.plan.signs[head], params.n_bits, codes
                 )
+                self.hash_s += perf_counter() - started
                 sort_by_code(codes, n_keys, block.offsets[head], block.ids[head])
         return block
 

@@ -23,7 +23,7 @@ _MARKS = (
 )
 _CONTROLS = bytes(sorted({*range(0x20), 0x7F} - {*b"\t\n\r\f\v\b\x1b"}))
 _BLANKS = "\t\n\r\f\v\u2028\u2029\xa0\u3000\u200b"
-_MULTIBYTE = re.compile(rb"[\xC2-\xDF][\x80-\xBF]|[\xE0-\xEF][\x80-\xBF]{2}|[\xF0-\xF4][\x80-\xBF]{3}")
+_HIGH = bytes(range(0x80, 0x100))
 # Ends of a file that UTF-8 explains better than an accented letter of an old encoding would: a
 # sequence that had begun to continue, or the lead byte of accented Latin or of typographic signs.
 _CUT_END = re.compile(rb"(?:[\xE0-\xEF][\x80-\xBF]|[\xF0-\xF4][\x80-\xBF]{1,2}|[\xC2-\xC5\xE2\xF0])\Z")
@@ -31,6 +31,8 @@ _CUT_END = re.compile(rb"(?:[\xE0-\xEF][\x80-\xBF]|[\xF0-\xF4][\x80-\xBF]{1,2}|[
 _MOST_CONTROLS = 0.2
 # Any other encoding with more than this is not text at all.
 _MOST_CONTROLS_LEGACY = 0.01
+# Enough of a text to tell its byte order by.
+_JUDGED_CHARACTERS = 100_000
 
 
 class NotTextError(ValueError):
@@ -108,6 +110,7 @@ def _unmarked_wide(data: bytes) -> Decoded | None:
 
 def _is_plausible(text: str) -> bool:
     """Mostly letters, digits and blanks, and hardly anything that no one writes."""
+    text = text[:_JUDGED_CHARACTERS]
     strange = sum(1 for c in text if not (c.isprintable() or c in _BLANKS))
     common = sum(1 for c in text if c in " \n\t" or c.isalnum())
     return strange * 50 <= len(text) and common * 2 >= len(text)
@@ -121,8 +124,10 @@ def _nearly_utf8(data: bytes) -> Decoded | None:
         if rest_is_ascii and not _CUT_END.search(data[cut:]):
             return None
     else:
-        good = len(_MULTIBYTE.findall(data))
-        if good <= data.decode("utf-8", "replace").count("\ufffd"):
+        text = data.decode("utf-8", "replace")
+        bad = text.count("\ufffd")
+        n_ascii = len(data.translate(None, _HIGH))
+        if len(text) - n_ascii - bad <= bad:  # fewer whole characters of several bytes than broken ones
             return None
     if _control_share(data) > _MOST_CONTROLS_LEGACY:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterator
 
 # In order of preference: an earlier one wins unless a later one reads clearly better.
 _LATIN = ("cp1252", "cp1250", "iso8859_2", "mac_roman", "cp850", "cp437")
@@ -26,6 +27,8 @@ _NAMES = {
 
 # Enough letters to judge by, in pieces from all over a long text.
 _SAMPLE_BYTES = 1 << 18
+_PIECES = 256
+_HIGH = re.compile(rb"[\x80-\xFF]")
 # In Western texts a few letters in a hundred carry a mark; elsewhere nearly all bytes are high.
 _LATIN_HIGH_SHARE = 0.4
 # s and z with caron, at the same place in both: common in Czech, Slovak, Slovene, Croatian and almost
@@ -50,14 +53,22 @@ def guess_encoding(data: bytes) -> tuple[str, str]:
 
 
 def _sample(data: bytes) -> bytes:
-    """All of a short text; of a long one the lines that hold high bytes, up to a limit."""
+    """All of a short text; of a long one pieces from all over, and where its first high bytes are."""
     if len(data) <= _SAMPLE_BYTES:
         return data
-    lines = re.findall(rb"[^\n]*[\x80-\xFF][^\n]*\n?", data)
-    kept, step = [], max(1, sum(map(len, lines)) // _SAMPLE_BYTES)
-    for line in lines[::step]:
-        kept.append(line[:4096])
-    return b"".join(kept)[: 2 * _SAMPLE_BYTES]
+    step = len(data) // _PIECES
+    size = _SAMPLE_BYTES // _PIECES
+    return b"".join([*_around_high_bytes(data), *(data[at : at + size] for at in range(0, len(data), step))])
+
+
+def _around_high_bytes(data: bytes, reach: int = 200) -> Iterator[bytes]:
+    at = 0
+    for _ in range(_PIECES):
+        found = _HIGH.search(data, at)
+        if found is None:
+            return
+        start, at = max(at, found.start() - reach), found.start() + reach
+        yield data[start:at]
 
 
 def _best_of_other_scripts(sample: bytes) -> str | None:

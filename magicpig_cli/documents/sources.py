@@ -177,7 +177,9 @@ def _read_folder(source: str, name: str) -> list[Document]:
         raise UsageError(f"the folder {name} holds no text file{': ' + listing if listing else ''}")
     if listing:
         first = documents[0]
-        notice = f"{name}: {len(documents):,} text files read, {len(skipped):,} entries skipped: {listing}"
+        files = "1 text file" if len(documents) == 1 else f"{len(documents):,} text files"
+        entries = "1 entry" if len(skipped) == 1 else f"{len(skipped):,} entries"
+        notice = f"{name}: {files} read, {entries} skipped: {listing}"
         documents[0] = replace(first, notices=(notice, *first.notices))
     return documents
 

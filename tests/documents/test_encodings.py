@@ -200,3 +200,14 @@ def test_binary_is_refused_and_named(head, says):
 def test_a_text_may_begin_with_letters_that_are_also_a_signature(word):
     text = f"{word} is how such files begin.\n"
     assert decode(text.encode()).text == text
+
+
+@given(data=st.binary(min_size=1, max_size=200))
+def test_any_bytes_are_either_text_or_refused_with_a_reason(data):
+    try:
+        found = decode(data)
+    except NotTextError:
+        return
+    found.text.encode()
+    assert "\r" not in found.text
+    assert "\0" not in found.text

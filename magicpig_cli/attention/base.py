@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
@@ -105,6 +105,13 @@ class LayerAttention(ABC):
         lse : torch.Tensor
             Natural log of the sum of exponentiated logits, (n_q_heads,), float32.
         """
+
+    def mark(self) -> Any:
+        """What `rewind` needs to come back to the tokens known now; methods without state need nothing."""
+        return None
+
+    def rewind(self, mark: Any) -> None:  # noqa: B027
+        """Forget what was learned of tokens that came after `mark` was taken."""
 
     @property
     def table_bytes(self) -> int:

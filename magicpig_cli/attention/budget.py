@@ -22,5 +22,7 @@ def bits_and_tables(
     prompt_tokens : int
     n_bits, n_tables : int or None
     """
-    bits, tables = next(((bits, tables) for limit, bits, tables in _BY_LENGTH if prompt_tokens <= limit), _PUBLISHED)
+    bits, tables = next(
+        ((bits, tables) for limit, bits, tables in _BY_LENGTH if prompt_tokens <= limit), _PUBLISHED
+    )
     return n_bits or bits, n_tables or tables

@@ -81,8 +81,9 @@ def _partial(
     if softcap > 0:
         return _softcapped_partial(rows, keys, values, mask, scale, softcap)
     q, k, v = rows[None], keys[None], values[None]
-    bias = None if mask is None else torch.zeros(mask.shape, dtype=rows.dtype, device=rows.device)
-    if bias is not None:
+    bias = None
+    if mask is not None:
+        bias = torch.zeros(mask.shape, dtype=rows.dtype, device=rows.device)
         bias.masked_fill_(~mask, float("-inf"))
     aten = torch.ops.aten
     if rows.device.type == "cpu":

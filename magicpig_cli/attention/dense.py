@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -63,6 +64,12 @@ class DeviceDense(LayerAttention):
         self._follow_store()
         context, n = self._context, self._n_tokens
         return attend_exactly(query, self._keys[:, :n], self._values[:, :n], context.scale, context.softcap)
+
+    def mark(self) -> Any:
+        return self._n_tokens
+
+    def rewind(self, mark: Any) -> None:
+        self._n_tokens = min(self._n_tokens, mark)
 
     def _follow_store(self) -> None:
         """Copy what the store has gained since the last call."""

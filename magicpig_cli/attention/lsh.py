@@ -8,6 +8,7 @@ Tokens that leave the recent window enter the tables, so a long answer stays sam
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -70,6 +71,12 @@ class SampledLayer(LayerAttention):
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
         return torch.from_numpy(result.out), torch.from_numpy(result.lse)
+
+    def mark(self) -> Any:
+        return self._tables.mark()
+
+    def rewind(self, mark: Any) -> None:
+        self._tables.rewind(mark)
 
     def _cover(self, stop: int) -> None:
         """Hash the keys up to `stop`; the sinks never enter the tables."""

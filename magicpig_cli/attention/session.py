@@ -6,7 +6,9 @@ attender that the hook calls, once per layer and token.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import torch
 
@@ -15,6 +17,15 @@ from magicpig_cli.attention.hook import LayerRule
 from magicpig_cli.attention.window import SlidingWindow
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.store.kv import LayerStore, WindowStore
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMark:
+    """See `Session.mark`."""
+
+    n_tokens: int
+    stores: tuple[Any, ...]
+    attentions: tuple[Any, ...]
 
 
 class Session:
@@ -38,7 +49,7 @@ class Session:
         self.stats = StepStats()
         self.stores: list[LayerStore | None] = [None] * n_layers
         self.attentions: list[LayerAttention | None] = [None] * n_layers
-        self.n_tokens = 0
+        self.token_ids: list[int] = []
         self.table_build_s = 0.0
 
     def open_layer(self, layer: int, shape: LayerShape, rule: LayerRule) -> LayerStore:
@@ -82,6 +93,29 @@ class Session:
         store.write(self.n_tokens, key, value)
         output, lse = attention.attend(query[:, 0])
         return output[:, None], lse[:, None]
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens that every layer has seen."""
+        return len(self.token_ids)
+
+    def mark(self) -> SessionMark:
+        """A point to come back to: the tokens known now."""
+        return SessionMark(
+            self.n_tokens,
+            tuple(store.mark() for store in self.stores if store is not None),
+            tuple(attention.mark() for attention in self.attentions if attention is not None),
+        )
+
+    def rewind(self, mark: SessionMark) -> None:
+        """Forget every token after `mark`, which was taken from this session."""
+        del self.token_ids[mark.n_tokens :]
+        for store, kept in zip(self.stores, mark.stores, strict=True):
+            if store is not None:
+                store.rewind(kept)
+        for attention, kept in zip(self.attentions, mark.attentions, strict=True):
+            if attention is not None:
+                attention.rewind(kept)
 
     @property
     def kv_bytes(self) -> int:

@@ -72,7 +72,7 @@ class DenseContender:
         self.scale = scale
         tensor = torch.from_numpy(rows).view(torch.bfloat16)
         self._layouts = {
-            dtype: (tensor[None, :, :, 0].to(dtype).contiguous(), tensor[None, :, :, 1].to(dtype).contiguous())
+            dtype: tuple(tensor[None, :, :, which].to(dtype).contiguous() for which in (0, 1))
             for dtype in (torch.bfloat16, torch.float32)
         }
         self.form = "sdpa-float32"

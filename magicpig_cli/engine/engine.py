@@ -8,7 +8,7 @@ Nothing here prints and nothing here draws; whoever iterates decides what become
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -18,7 +18,7 @@ import torch
 from magicpig_cli.attention.base import AttentionMethod
 from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.attention.registry import MethodOptions, build_method
-from magicpig_cli.attention.session import Session
+from magicpig_cli.attention.session import Session, SessionMark
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.decode import decode
 from magicpig_cli.engine.events import (
@@ -30,10 +30,11 @@ from magicpig_cli.engine.events import (
     ModelInfo,
     Notice,
     Prefilled,
+    PrefillProgress,
     Prompted,
 )
 from magicpig_cli.engine.memory import measure_memory
-from magicpig_cli.engine.prefill import decoder_layers, prefill
+from magicpig_cli.engine.prefill import decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
@@ -96,6 +97,15 @@ class AskRequest:
     seed: int | None = None
 
 
+@dataclass(slots=True)
+class Reading:
+    """A session that has read documents, and the point behind them that later questions come back to."""
+
+    method: AttentionMethod
+    session: Session
+    mark: SessionMark | None = None
+
+
 class Engine:
     """A loaded model that answers. Build it with `Engine.load`."""
 
@@ -108,6 +118,7 @@ class Engine:
         self.n_layers = len(decoder_layers(loaded.model))
         self._loaded = loaded
         self._prompts = PromptBuilder(loaded.tokenizer, model_id, loaded.context_tokens)
+        self._reading: Reading | None = None
 
     @classmethod
     def load(cls, settings: EngineSettings, report: Report = lambda event: None) -> Engine:
@@ -161,21 +172,24 @@ class Engine:
         started = perf_counter()
         prompt = self._prompts.build(request.documents, request.question, request.system)
         method = self._method(prompt)
+        model, context = self._loaded.model, self._loaded.context_tokens
+        max_tokens = min(request.max_tokens, context - len(prompt.token_ids))
+        reading = self._reading_of(prompt, method, len(prompt.token_ids) + max_tokens)
+        session = reading.session
+        reused = session.n_tokens
         yield from map(Notice, prompt.notices)
         yield Prompted(
             documents=prompt.documents,
             document_tokens=prompt.document_tokens,
             prompt_tokens=len(prompt.token_ids),
-            reused_tokens=0,
+            reused_tokens=reused,
             attention=_attention_info(self.settings.attention, method),
         )
-        max_tokens = min(request.max_tokens, self._loaded.context_tokens - len(prompt.token_ids))
-        session = Session(method, self.n_layers, len(prompt.token_ids) + max_tokens, self.device)
         prefill_started = perf_counter()
-        logits = yield from prefill(self._loaded.model, session, prompt.token_ids, self.settings.chunk_tokens)
+        logits = yield from self._read(reading, prompt)
         yield Prefilled(
             prompt_tokens=len(prompt.token_ids),
-            computed_tokens=len(prompt.token_ids),
+            computed_tokens=len(prompt.token_ids) - reused,
             prefill_s=perf_counter() - prefill_started,
             table_build_s=session.table_build_s,
             kv_bytes=session.kv_bytes,
@@ -184,7 +198,7 @@ class Engine:
         yield measure_memory(self.device, session, self._loaded.weight_bytes)
         yield from decode(
             logits,
-            make_step(self._loaded.model, session),
+            make_step(model, session),
             session.stats,
             Sampler(request.temperature, request.top_p, request.seed),
             self._loaded.tokenizer,
@@ -194,17 +208,56 @@ class Engine:
         )
         yield measure_memory(self.device, session, self._loaded.weight_bytes)
 
+    def _read(self, reading: Reading, prompt: Prompt) -> Generator[PrefillProgress, None, torch.Tensor]:
+        """Prefill what the session lacks: the documents, a mark to come back to, then the question.
+
+        Gives the logits of the prompt's last token.
+        """
+        session, chunk = reading.session, self.settings.chunk_tokens
+        known, prefix, whole = session.n_tokens, prompt.prefix_tokens, len(prompt.token_ids)
+        model = self._loaded.model
+        work = prefill_work(model, known, max(0, prefix - known))
+        boundary = work / (work + prefill_work(model, max(known, prefix), whole - max(known, prefix)))
+        if known < prefix:
+            document = prompt.token_ids[known:prefix]
+            yield from prefill(model, session, document, chunk, (0.0, boundary))
+            reading.mark = session.mark()
+        question = prompt.token_ids[session.n_tokens :]
+        return (yield from prefill(model, session, question, chunk, (boundary, 1.0)))
+
+    def _reading_of(self, prompt: Prompt, method: AttentionMethod, capacity: int) -> Reading:
+        """The last reading if this prompt begins with what it holds, else a fresh one.
+
+        A prompt that goes on where the last one ended (a chat) keeps every token; one that asks
+        something else of the same documents comes back to the mark at their end.
+        """
+        reading, self._reading = self._reading, None
+        if reading is not None and reading.method == method and reading.mark is not None:
+            session = reading.session
+            if not _is_proper_prefix(session.token_ids, prompt.token_ids):
+                session.rewind(reading.mark)
+            if _is_proper_prefix(session.token_ids, prompt.token_ids):
+                self._reading = reading
+                return reading
+        self._reading = Reading(method, Session(method, self.n_layers, capacity, self.device))
+        return self._reading
+
     def _method(self, prompt: Prompt) -> AttentionMethod:
         settings = self.settings
         chosen = settings.dense_layers
         options = MethodOptions(
-            prompt_tokens=len(prompt.token_ids),
+            # Not the whole prompt: every question about a document must find the tables of its reading.
+            prompt_tokens=prompt.prefix_tokens,
             dense_layers=dense_layers(self.n_layers) if chosen is None else chosen,
             n_bits=settings.n_bits,
             n_tables=settings.n_tables,
             hash_seed=settings.hash_seed,
         )
         return build_method(settings.attention, options)
+
+
+def _is_proper_prefix(known: Sequence[int], prompt: Sequence[int]) -> bool:
+    return len(known) < len(prompt) and list(prompt[: len(known)]) == known
 
 
 def _attention_info(name: str, method: AttentionMethod) -> AttentionInfo:

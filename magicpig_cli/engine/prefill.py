@@ -7,7 +7,7 @@ what the model would call each layer with; then each layer really runs, chunk by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
 from typing import Any
@@ -20,6 +20,7 @@ from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.events import PrefillProgress
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.models.linear import upcast
+from magicpig_cli.store.kv import LayerStore
 
 # Queries kept for methods that choose keys by an observation window (SnapKV uses at most 64).
 _OBSERVED_QUERIES = 64
@@ -36,6 +37,9 @@ class LayerPrefill:
         self._session = session
         self._n_new = n_new
         self._layer = -1
+        self._filled = self._n_known = 0
+        self._keys = self._values = self._queries = torch.empty(0)
+        self._store: LayerStore | None = None
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
@@ -73,13 +77,19 @@ class LayerPrefill:
     def finish_layer(self) -> None:
         """Move the layer's new keys and values to its store, and tell its attention."""
         session, n_known = self._session, self._n_known
+        if self._store is None:
+            raise RuntimeError("the layer never attended, so there is nothing to store")
         self._store.write(session.n_tokens, self._keys[:, n_known:], self._values[:, n_known:])
         session.close_layer(self._layer, self._queries)
 
 
 def prefill(
-    model: torch.nn.Module, session: Session, token_ids: Sequence[int], chunk_tokens: int
-) -> Iterator[PrefillProgress]:
+    model: Any,
+    session: Session,
+    token_ids: Sequence[int],
+    chunk_tokens: int,
+    span: tuple[float, float] = (0.0, 1.0),
+) -> Generator[PrefillProgress, None, torch.Tensor]:
     """Read `token_ids` after what the session already holds.
 
     Parameters
@@ -92,6 +102,8 @@ def prefill(
         At least one.
     chunk_tokens : int
         Tokens computed at once.
+    span : tuple of float
+        The part of the whole reading that this call is, as its `fraction` tells.
 
     Yields
     ------
@@ -110,24 +122,26 @@ def prefill(
     chunks = [torch.tensor([token_ids[s : s + chunk_tokens]], device=device) for s in starts]
     calls, hidden = _record_calls(model, layers, chunks, session.n_tokens)
     cost = _chunk_costs(model, session.n_tokens, [c.shape[1] for c in chunks])
-    total, done = sum(cost) * len(layers), 0.0
+    known, all_tokens = session.n_tokens, session.n_tokens + len(token_ids)
+    share = (span[1] - span[0]) / (sum(cost) * len(layers))
+    fraction = span[0]
     attender = LayerPrefill(session, len(token_ids))
     for index, layer in enumerate(layers):
         with upcast(layer):
             for i, chunk_calls in enumerate(calls):
                 args, kwargs = chunk_calls[index]
                 hidden[i] = _tensor(layer(hidden[i], *args, **(kwargs | {"magicpig": attender})))
-                done += cost[i]
-                tokens_done = min(len(token_ids), (i + 1) * chunk_tokens)
+                fraction += cost[i] * share
+                done = min(all_tokens, known + (i + 1) * chunk_tokens)
                 yield PrefillProgress(
-                    index, len(layers), tokens_done, len(token_ids), done / total, perf_counter() - started
+                    index, len(layers), done, all_tokens, fraction, perf_counter() - started
                 )
         attender.finish_layer()
-    session.n_tokens += len(token_ids)
+    session.token_ids.extend(token_ids)
     return _last_logits(model, layers, chunks[-1], hidden[-1][:, -1:], session.n_tokens)
 
 
-def decoder_layers(model: torch.nn.Module) -> list[torch.nn.Module]:
+def decoder_layers(model: Any) -> list[Any]:
     """The model's decoder layers in order; they are found by name, as transformers has it everywhere."""
     return list(model.get_decoder().layers)
 
@@ -136,7 +150,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _record_calls(
-    model: torch.nn.Module, layers: list[torch.nn.Module], chunks: list[torch.Tensor], n_known: int
+    model: Any, layers: list[Any], chunks: list[torch.Tensor], n_known: int
 ) -> tuple[list[list[Call]], list[torch.Tensor]]:
     """What the model calls each layer with, per chunk, and the embedded chunks.
 
@@ -164,8 +178,8 @@ def _record_calls(
 
 
 def _last_logits(
-    model: torch.nn.Module,
-    layers: list[torch.nn.Module],
+    model: Any,
+    layers: list[Any],
     chunk: torch.Tensor,
     last_hidden: torch.Tensor,
     n_tokens: int,
@@ -178,7 +192,7 @@ def _last_logits(
 
 
 @contextmanager
-def _replaced_forward(layers: list[torch.nn.Module], forward: Callable[..., torch.Tensor]) -> Iterator[None]:
+def _replaced_forward(layers: list[Any], forward: Callable[..., torch.Tensor]) -> Iterator[None]:
     for layer in layers:
         layer.forward = forward
     try:
@@ -192,7 +206,12 @@ def _tensor(output: torch.Tensor | tuple[torch.Tensor, ...]) -> torch.Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _chunk_costs(model: torch.nn.Module, n_known: int, sizes: list[int]) -> list[float]:
+def prefill_work(model: Any, n_known: int, n_new: int) -> float:
+    """Work of reading `n_new` tokens after `n_known`, in arbitrary units."""
+    return _chunk_costs(model, n_known, [n_new])[0] if n_new else 0.0
+
+
+def _chunk_costs(model: Any, n_known: int, sizes: list[int]) -> list[float]:
     """Relative work of each chunk in one layer: its linear part, and attention that grows with position."""
     config = model.config.get_text_config()
     hidden, intermediate = config.hidden_size, getattr(config, "intermediate_size", 4 * config.hidden_size)

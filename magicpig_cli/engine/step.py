@@ -40,7 +40,7 @@ def module_step(model: Any, session: Session) -> StepFunction:
         ids = torch.tensor([[token_id]], device=device)
         positions = torch.tensor([[session.n_tokens]], device=device)
         logits = model(input_ids=ids, position_ids=positions, use_cache=False, magicpig=session).logits
-        session.n_tokens += 1
+        session.token_ids.append(token_id)
         return logits[0, -1].float()
 
     return step

@@ -118,7 +118,7 @@ class StepGraph:
                 np.copyto(attended, output[:, 0].numpy())
                 with KERNEL_LOCK:
                     finish_layer(hidden, attended.reshape(-1), normed, gated, *layer.after)
-            session.n_tokens += 1
+            session.token_ids.append(token_id)
             logits = torch.empty(n_vocabulary)
             with KERNEL_LOCK:
                 project_logits(hidden, normed, logits.numpy(), *self._head)

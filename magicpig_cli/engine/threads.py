@@ -39,4 +39,4 @@ def use_threads(n_threads: int) -> None:
     import torch
 
     torch.set_num_threads(n_threads)
-    numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))
+    numba.set_num_threads(min(n_threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

@@ -75,7 +75,7 @@ def _fetch_add(array: Any, amount: int) -> int:
     return before
 
 
-if numba.config.DISABLE_JIT:
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
     fetch_add: Any = _fetch_add
     bits_to_float: Any = _bits_to_float
     float_to_bits: Any = _float_to_bits

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import Any
 
 import numba
 import numpy as np
@@ -136,6 +137,16 @@ class LshLayer:
             )
         self._cover(stop)
 
+    def mark(self) -> Any:
+        """What `rewind` needs to come back to the keys held now."""
+        return self.start, self.stop, tuple(self._blocks)
+
+    def rewind(self, mark: Any) -> None:
+        """Forget keys that were inserted after `mark`; blocks are never changed, so this costs nothing."""
+        self.start, stop, blocks = mark
+        self._blocks = list(blocks)
+        self._cover(stop)
+
     def attend(
         self,
         query: np.ndarray,
@@ -236,5 +247,6 @@ class LshLayer:
         """Bitmaps for tokens up to `stop`."""
         self.stop = stop
         n_words = -(-(stop - self.start) // 64)
-        if n_words > self._bits.shape[1]:
+        # Exactly as many as there are keys: bits beyond them could be stale.
+        if n_words != self._bits.shape[1]:
             self._bits = np.zeros((self.shape.n_q_heads, n_words, 2), np.uint64)

@@ -119,7 +119,7 @@ def load_model(folder: Path, device: torch.device, dtype: str = "auto") -> Loade
     if device.type == "cpu":
         pack_linears(model)
     else:
-        model.to(device)
+        model.to(device)  # type: ignore[arg-type]
     return LoadedModel(
         model,
         tokenizer,

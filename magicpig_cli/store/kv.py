@@ -6,6 +6,8 @@ reads both and one visit to a DRAM page then serves for two.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -80,6 +82,14 @@ class LayerStore:
         rows = self._tensor[:, start - self.first_token : stop - self.first_token]
         return rows[:, :, 0], rows[:, :, 1]
 
+    def mark(self) -> Any:
+        """What `rewind` needs to come back to this length."""
+        return self.n_tokens
+
+    def rewind(self, mark: Any) -> None:
+        """Forget every token that came after `mark` was taken."""
+        self.n_tokens = mark
+
     def _make_room(self, start: int, stop: int) -> None:
         if stop > self.capacity:
             n_kv_heads, _, two, head_dim = self._tensor.shape
@@ -107,6 +117,15 @@ class WindowStore(LayerStore):
         if surplus:
             self.first_token = self.n_tokens = start + surplus
         super().write(start + surplus, keys[:, surplus:], values[:, surplus:])
+
+    def mark(self) -> Any:
+        # Rows in sight now will be gone when the window has moved on, so they are kept aside.
+        kept = self._tensor[:, : self.n_tokens - self.first_token].clone()
+        return self.first_token, self.n_tokens, kept
+
+    def rewind(self, mark: Any) -> None:
+        self.first_token, self.n_tokens, kept = mark
+        self._tensor[:, : kept.shape[1]] = kept
 
     def _make_room(self, start: int, stop: int) -> None:
         if stop - self.first_token > self.capacity:

@@ -73,7 +73,10 @@ def _byte_level(file: GgufFile) -> Tokenizer:
     tokens: list[str] = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: index for index, token in enumerate(tokens)}
-    tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=rule in _WHOLE_WORDS))
+    try:
+        tokenizer = Tokenizer(BPE(vocabulary, merges, ignore_merges=rule in _WHOLE_WORDS))
+    except Exception as error:  # the library has no class of its own
+        raise ValueError(f"vocabulary and merges do not agree: {error}") from error
     tokenizer.pre_tokenizer = _pre_tokenizer(file.path, rule)
     tokenizer.decoder = decoders.ByteLevel()
     kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)

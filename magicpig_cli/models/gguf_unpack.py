@@ -63,12 +63,23 @@ def unpack_gguf(path: Path, folder: Path, progress: Progress) -> None:
     DamagedFile, ModelUnavailable
         If the file cannot be read, or not without being read wrongly.
     """
-    file = read_gguf(path)
+    try:
+        _unpack(read_gguf(path), folder, progress)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise DamagedFile(
+            f"{path} contradicts itself ({type(error).__name__}: {str(error)[:100]}); "
+            "the file is altered or was converted wrongly: fetch it again"
+        ) from error
+
+
+def _unpack(file: GgufFile, folder: Path, progress: Progress) -> None:
     by_name = {tensor.name: tensor for tensor in file.tensors}
     for required in ("token_embd.weight", "output_norm.weight"):
         if required not in by_name:
-            raise DamagedFile(f"{path} has no tensor {required}; it is no language model, or is incomplete")
-    data = np.asarray(np.memmap(path, np.uint8, "r")).view(np.ndarray)
+            raise DamagedFile(
+                f"{file.path} has no tensor {required}; it is no language model, or is incomplete"
+            )
+    data = np.asarray(np.memmap(file.path, np.uint8, "r")).view(np.ndarray)
     factors = values(data, by_name[_ROPE_FACTORS]) if _ROPE_FACTORS in by_name else None
     progress("unpacking", 0, unpacked_bytes(file))
     config, generation = transformers_config(file, factors)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
+import re
 import time
 from collections.abc import Callable, Sequence
 
 import pexpect
 import pyte
+
+_ZERO_WIDTH = re.compile("[\u200b-\u200d\ufe0f]")
 
 
 class Terminal:
@@ -21,7 +25,8 @@ class Terminal:
 
     def __init__(self, command: Sequence[str], columns: int, rows: int, env: dict[str, str]) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
-        self._stream = pyte.ByteStream(self.screen)
+        self._stream = pyte.Stream(self.screen)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = b""
         self.process = pexpect.spawn(
             command[0], list(command[1:]), dimensions=(rows, columns), env={"TERM": "xterm-256color", **env}
@@ -39,7 +44,8 @@ class Terminal:
             except pexpect.EOF:
                 return
             self.raw += data
-            self._stream.feed(data)
+            # pyte 0.8 drops what follows a zero-width character that is no combining one.
+            self._stream.feed(_ZERO_WIDTH.sub("", self._decoder.decode(data)))
 
     def wait_for(self, seen: str | Callable[[], bool], seconds: float = 60) -> None:
         """Read until the text (or condition) is there; AssertionError with the screen if it never is."""

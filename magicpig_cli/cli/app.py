@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from magicpig_cli import __version__
-from magicpig_cli.cli import exits
+from magicpig_cli.cli import exits, models
 from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
 from magicpig_cli.cli.ask import AskCommand, ask
 from magicpig_cli.errors import UsageError
@@ -47,6 +47,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
 
 

@@ -23,7 +23,7 @@ class Wrapped:
     def feed(self, piece: str) -> None:
         """More text."""
         self._text += piece
-        self._wrap(harmless(piece).expandtabs(4))
+        self._wrap(harmless(piece).replace("\t", "    "))
 
     def resize(self, width: int) -> None:
         """Another width: everything is wrapped again."""
@@ -31,7 +31,7 @@ class Wrapped:
             return
         self.width = width
         self._done, self._last = [], ""
-        self._wrap(harmless(self._text).expandtabs(4))
+        self._wrap(harmless(self._text).replace("\t", "    "))
 
     @property
     def n_lines(self) -> int:

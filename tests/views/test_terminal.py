@@ -1,0 +1,249 @@
+"""The views on real terminals and pipes: a recorded request played through the real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from command import ROOT, environment
+from terminal import Terminal
+
+PLAY = (sys.executable, str(Path(__file__).with_name("play.py")))
+STORY = (
+    "The letter is hidden by [red]the keeper[/] of the lighthouse [/INST], who puts it :100: behind the "
+    "third stone of the well.\n\nLater a child finds it, who cannot read; café 漢字 👨‍👩‍👧‍👦 🇳🇴 too. "
+)
+ENV = environment(NO_COLOR=None)
+
+
+def played(text: str, *more: str, columns: int = 100, rows: int = 30, **changes: str | None) -> Terminal:
+    return Terminal([*PLAY, text, *more], columns, rows, environment(**changes))
+
+
+def squeezed(text: str) -> str:
+    """Without white space, so that it doesn't matter where a terminal broke its lines."""
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(100, 30), (40, 20), (60, 6), (200, 60), (30, 2), (76, 12)])
+def test_the_answer_stands_plainly_at_the_end(columns: int, rows: int) -> None:
+    terminal = played(STORY.strip() + " Ende.", "0.004", columns=columns, rows=rows)
+    assert terminal.finish() == 0
+    text = squeezed(terminal.everything)
+    assert squeezed("[red]the keeper[/] of the lighthouse [/INST], who puts it :100: behind") in text
+    assert text.count("Ende.") == 1
+    assert text.count("Theletter") == 1
+    assert "╭" not in text
+    assert text.count("tokensanswered") == 1
+    assert not terminal.cursor_hidden
+
+
+def test_an_answer_taller_than_the_screen() -> None:
+    story = " ".join(f"line{i}\n" for i in range(120)) + " end"
+    terminal = played(story, "0.01", columns=80, rows=12)
+    terminal.wait_for(lambda: bool(re.search(r"line[3-9]\d", terminal.text)))
+    assert "ms/token" in terminal.text
+    assert "line0" not in terminal.everything
+    assert terminal.finish() == 0
+    shown = re.findall(r"line\d+", terminal.everything)
+    assert shown == [f"line{i}" for i in range(120)]
+
+
+def test_panels_and_answer_share_the_screen() -> None:
+    terminal = played(STORY * 3, "0.02")
+    terminal.wait_for("behind the third")
+    text = terminal.text
+    assert "magicpig · book.txt · 6,012 tokens" in text
+    assert "╭─ CPU attention" in text
+    assert "[red]the keeper[/] of" in text
+    assert terminal.cursor_hidden
+    rows = [line for line in terminal.lines if line.endswith(("│", "╮", "╯"))]
+    assert len({len(row) for row in rows if row.isascii() or "漢" not in row}) <= 2
+    terminal.process.terminate(force=True)
+
+
+@pytest.mark.parametrize("to", [(50, 20), (150, 40), (80, 8)])
+def test_a_resize_leaves_no_stale_rows(to: tuple[int, int]) -> None:
+    terminal = played(STORY * 3, "0.02", columns=100, rows=30)
+    terminal.wait_for("behind the third")
+    terminal.resize(*to)
+    terminal.read(0.6)
+    assert terminal.text.count("ms/token") <= 2  # speed and CPU attention: one frame
+    assert terminal.finish() == 0
+    assert not terminal.cursor_hidden
+
+
+def test_no_more_than_twelve_frames_a_second() -> None:
+    terminal = played(STORY * 5, "0.01")
+    begun = time.monotonic()
+    assert terminal.finish() == 0
+    frames = terminal.raw.count(b"\x1b[?2026h")
+    assert 3 < frames <= 12 * (time.monotonic() - begun) + 1
+
+
+def test_no_colour_where_none_is_wanted() -> None:
+    terminal = played(STORY, "0.004", NO_COLOR="1")
+    assert terminal.finish() == 0
+    assert not re.search(rb"\x1b\[(3[0-7]|9[0-7]|38)", terminal.raw)
+
+
+def test_a_dumb_terminal_gets_lines() -> None:
+    terminal = played(STORY, TERM="dumb")
+    assert terminal.finish() == 0
+    assert b"\x1b" not in terminal.raw
+    assert "loaded SmolLM2-135M-Instruct" in terminal.text
+
+
+def test_an_ascii_locale_draws_in_ascii_and_keeps_the_answer() -> None:
+    terminal = played(STORY.strip(), "0.004", PYTHONIOENCODING="iso8859-1")
+    assert terminal.finish() == 0
+    assert b"caf\xe9 \\u6f22\\u5b57" in terminal.raw
+    assert "╭".encode() not in terminal.raw
+
+
+def test_quiet_shows_only_the_answer() -> None:
+    terminal = played("It is green.", "--quiet")
+    assert terminal.finish() == 0
+    assert terminal.text == "It is green."
+
+
+def test_escape_sequences_of_the_model_are_shown_not_obeyed() -> None:
+    terminal = played("red \x1b[31malert\x1b[2J\x07 end. now", "0.01")
+    assert terminal.finish() == 0
+    assert "red \\x1b[31malert\\x1b[2J\\x07 end. now" in terminal.text
+    assert b"\x1b[31m" not in terminal.raw
+
+
+def test_ctrl_c_leaves_the_partial_answer_and_the_cursor() -> None:
+    terminal = played(STORY * 5, "0.02")
+    terminal.wait_for("behind the third")
+    terminal.process.sendintr()
+    assert terminal.finish() == 130
+    assert "interrupted after" in terminal.text
+    assert squeezed("behind the third") in squeezed(terminal.everything)
+    assert not terminal.cursor_hidden
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_other_signals_restore_the_terminal(number: int, status: int) -> None:
+    terminal = played(STORY * 5, "0.02")
+    terminal.wait_for("the lighthouse")
+    os.kill(terminal.process.pid, number)
+    assert terminal.finish() == status
+    assert not terminal.cursor_hidden
+    assert "the keeper" in terminal.everything
+
+
+def test_stop_and_go_on() -> None:
+    terminal = Terminal(["bash", "--norc", "-i"], 100, 30, ENV | {"PS1": "$ "})
+    terminal.wait_for("$")
+    command = " ".join(PLAY)
+    terminal.process.sendline(f"{command} '{STORY.replace(chr(10), ' ') * 5}' 0.03; echo status=$?")
+    terminal.wait_for("╭─ CPU attention")
+    terminal.process.send("\x1a")
+    terminal.wait_for("Stopped")
+    terminal.read(0.3)
+    assert "╭" not in terminal.text
+    assert not terminal.cursor_hidden
+    terminal.process.sendline("fg")
+    terminal.wait_for("╭─ CPU attention")
+    assert terminal.cursor_hidden
+    terminal.process.sendintr()
+    terminal.wait_for("interrupted after")
+    terminal.read(0.3)
+    assert not terminal.cursor_hidden
+    terminal.process.terminate(force=True)
+
+
+def test_a_pipe_s_reader_has_the_screen_to_itself() -> None:
+    """`| cat` writes to the same terminal, so nothing may be drawn any more."""
+    command = " ".join(PLAY)
+    terminal = Terminal(["bash", "-c", f"{command} '{STORY.replace(chr(10), ' ')}' 0.02 | cat"], 100, 30, ENV)
+    assert terminal.finish() == 0
+    first = terminal.raw.index(b"The letter")
+    assert b"\x1b[?2026h" in terminal.raw[:first]
+    assert b"\x1b" not in terminal.raw[first:]
+    assert "reads; 漢" not in terminal.text
+    assert "tokens answered" in terminal.text
+
+
+def test_panels_go_on_while_the_answer_goes_to_a_file(tmp_path: Path) -> None:
+    command = " ".join(PLAY)
+    script = f"{command} 'It is green, says the keeper of the light' 0.05 > {tmp_path}/out"
+    terminal = Terminal(["bash", "-c", script], 100, 30, ENV)
+    terminal.wait_for("╭─ speed")
+    assert terminal.finish() == 0
+    assert (tmp_path / "out").read_bytes() == b"It is green, says the keeper of the light\n"
+    assert "It is green" not in terminal.text
+
+
+def test_standard_error_alone_elsewhere(tmp_path: Path) -> None:
+    command = " ".join(PLAY)
+    terminal = Terminal(["bash", "-c", f"{command} 'It is green.' 0.01 2> {tmp_path}/log"], 100, 30, ENV)
+    assert terminal.finish() == 0
+    assert terminal.text == "It is green."
+    log = (tmp_path / "log").read_text()
+    assert "\x1b" not in log
+    assert len(log.splitlines()) == 3
+
+
+def piped(script: str, **changes: str | None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["bash", "-c", f'set -o pipefail; play() {{ {" ".join(PLAY)} "$@"; }}; {script}'],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=environment(**changes),
+        cwd=ROOT,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "out", "status"),
+    [
+        ("play 'It is green.'", b"It is green.\n", 0),
+        ("play 'It is green.' 2>&-", b"It is green.\n", 0),
+        ("play 'It is green.' 2>/dev/full", b"It is green.\n", 0),
+        ("play 'It is green.' <&-", b"It is green.\n", 0),
+        ("play 'It is green.' 0.05 | head -c 5", b"It is", 141),
+        ("play 'It is green.' | true", b"", 141),
+        ("play 'It is green.' >&-", b"", 141),
+        ("play 'It is green.' > /dev/full", b"", 1),
+        ("play 'It is green.' --json > /dev/full", b"", 1),
+    ],
+)
+def test_streams(script: str, out: bytes, status: int) -> None:
+    done = piped(script, FORCE_COLOR="1", TTY_COMPATIBLE="1")
+    assert (done.stdout, done.returncode) == (out, status)
+    assert b"Traceback" not in done.stderr
+    if status == 141:
+        assert done.stderr.splitlines()[2:] == []  # at most what was said before the reader left
+    if status == 1:
+        assert b"standard output could not be written (No space left on device)" in done.stderr
+
+
+def test_json_after_an_interruption_is_whole() -> None:
+    process = subprocess.Popen(
+        [*PLAY, " ".join(["word"] * 50), "0.1", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
+    assert process.stderr is not None
+    while not process.stderr.readline().startswith(b"read "):
+        pass
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 143
+    value = json.loads(out)
+    assert value["finish_reason"] == "interrupted"
+    assert value["answer"].startswith("word word")
+    assert b"interrupted after" in err

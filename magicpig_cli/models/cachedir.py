@@ -26,7 +26,7 @@ def cache_root() -> Path:
     """The cache folder as configured; it need not exist, nor be writable."""
     configured = os.environ.get(VARIABLE)
     if configured:
-        return Path(configured).expanduser().absolute()
+        return Path(os.path.expanduser(configured)).absolute()
     from platformdirs import user_cache_path
 
     return user_cache_path("magicpig", appauthor=False)

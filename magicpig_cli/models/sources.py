@@ -7,6 +7,7 @@ whatever is damaged is refused here, before any weight is read.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -78,10 +79,13 @@ def resolve(name: str, *, offline: bool, device_kind: str, progress: Progress, n
         return ModelSource(embedded_folder(offline=offline, progress=progress, notice=notice), entry.name)
     if entry is not None:
         return ModelSource(hub_folder(entry.hub_id, offline=offline, progress=progress), entry.hub_id)
-    path = Path(name).expanduser()
-    if path.is_dir():
+    if not name:
+        raise UsageError("the model's name is empty; see `magicpig models ls`")
+    path = Path(os.path.expanduser(name))
+    # The functions of os.path, as they are false for names that no file can have.
+    if os.path.isdir(path):
         return _from_folder(path, name, progress, notice)
-    if path.exists():
+    if os.path.exists(path):
         return _from_file(path, name, progress, notice)
     if _HUB_ID.fullmatch(name) and not name.lower().endswith((".gguf", ".safetensors")):
         return ModelSource(hub_folder(name, offline=offline, progress=progress), name)
@@ -168,7 +172,7 @@ def _unknown(name: str, path: Path) -> str:
     looks_like_path = (
         name.startswith(("/", ".", "~")) or name.count("/") > 1 or path.suffix in _MODEL_SUFFIXES
     )
-    if looks_like_path and path.parent.is_dir():
+    if looks_like_path and os.path.isdir(path.parent):
         entries = [entry.name for entry in path.parent.iterdir()]
         near = [str(path.parent / match) for match in get_close_matches(path.name, entries, n=2)]
         hint = f"did you mean {' or '.join(near)}?" if near else "check the path, or see `magicpig models ls`"

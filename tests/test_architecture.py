@@ -23,7 +23,9 @@ MAX_LINES = 450
 def test_imports_point_downwards():
     """The contracts of pyproject.toml, by import-linter."""
     lint = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
-    result = subprocess.run([sys.executable, "-c", lint], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(
+        [sys.executable, "-c", lint], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert "0 broken" in result.stdout
 

@@ -6,7 +6,7 @@ attender that the hook calls, once per layer and token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -49,6 +49,9 @@ class Session:
         self.stats = StepStats()
         self.stores: list[LayerStore | None] = [None] * n_layers
         self.attentions: list[LayerAttention | None] = [None] * n_layers
+        self._contexts: list[LayerContext | None] = [None] * n_layers
+        self._windows: list[int | None] = [None] * n_layers
+        self._observed: list[torch.Tensor | None] = [None] * n_layers
         self.token_ids: list[int] = []
         self.table_build_s = 0.0
 
@@ -65,10 +68,12 @@ class Session:
                 layer, self.n_layers, shape, rule.scale, rule.softcap, store, self.stats, self.device
             )
             self.stores[layer] = store
-            self.attentions[layer] = (
-                self.method.layer(context) if rule.window is None else SlidingWindow(context, rule.window)
-            )
+            self._contexts[layer], self._windows[layer] = context, rule.window
+            self.attentions[layer] = self._attention(context, rule.window)
         return store
+
+    def _attention(self, context: LayerContext, window: int | None) -> LayerAttention:
+        return self.method.layer(context) if window is None else SlidingWindow(context, window)
 
     def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
         """The layer's store holds the whole prompt: let its attention build what it needs."""
@@ -76,6 +81,7 @@ class Session:
         if attention is None:
             raise IndexError(f"layer {layer} was not opened")
         started = perf_counter()
+        self._observed[layer] = last_queries
         attention.prefilled(last_queries)
         self.table_build_s += perf_counter() - started
 
@@ -93,6 +99,33 @@ class Session:
         store.write(self.n_tokens, key, value)
         output, lse = attention.attend(query[:, 0])
         return output[:, None], lse[:, None]
+
+    def beside(self, method: AttentionMethod) -> Session:
+        """Another method over the same stores, as if it had been prefilled: for comparisons.
+
+        Both sessions write a step's key and value to the same rows, so they must take turns with
+        the same tokens.
+        """
+        other = Session(method, self.n_layers, self.capacity, self.device)
+        other.token_ids = list(self.token_ids)
+        other.stores = self.stores
+        for layer, context in enumerate(self._contexts):
+            observed = self.observed(layer)
+            if context is None:
+                raise IndexError(f"layer {layer} was not prefilled")
+            other._contexts[layer] = replace(context, stats=other.stats)
+            other._windows[layer], other._observed[layer] = self._windows[layer], observed
+            attention = other._attention(replace(context, stats=other.stats), self._windows[layer])
+            attention.prefilled(observed)
+            other.attentions[layer] = attention
+        return other
+
+    def observed(self, layer: int) -> torch.Tensor:
+        """Queries of the last prompt tokens of a prefilled layer, (n_q_heads, at most 64, head_dim)."""
+        queries = self._observed[layer]
+        if queries is None:
+            raise IndexError(f"layer {layer} was not prefilled")
+        return queries
 
     @property
     def n_tokens(self) -> int:

@@ -30,7 +30,7 @@ class KeyStatistics:
     cosine_std, logit_std : float
         Of cos(q, k - m_c) and of q.k/sqrt(d) over the keys of a head.
     topic_share, phrase_share : float
-        Variance that stays for 256 tokens, and for 4 (neighbours then correlate by 0.6, tokens 64 apart by 0.24).
+        Variance that stays for 256 tokens, and for 4: neighbours correlate by 0.6, tokens 64 apart by 0.24.
     norm_std : float
         Of |k - m_c| over its mean.
     """

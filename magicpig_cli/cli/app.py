@@ -18,6 +18,8 @@ from magicpig_cli import __version__
 from magicpig_cli.cli import exits, models
 from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
 from magicpig_cli.cli.ask import AskCommand, ask
+from magicpig_cli.cli.bench import EXAMPLES as BENCH_EXAMPLES
+from magicpig_cli.cli.bench import bench
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import claim_standard
 
@@ -49,6 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
+app.command(epilog=BENCH_EXAMPLES)(bench)
 
 
 def _show_version(wanted: bool) -> None:

@@ -116,7 +116,7 @@ class Engine:
         self.model_id = model_id
         self.device = device
         self.n_layers = len(decoder_layers(loaded.model))
-        self._loaded = loaded
+        self.loaded = loaded
         self._prompts = PromptBuilder(loaded.tokenizer, model_id, loaded.context_tokens)
         self._reading: Reading | None = None
 
@@ -172,7 +172,7 @@ class Engine:
         started = perf_counter()
         prompt = self._prompts.build(request.documents, request.question, request.system)
         method = self._method(prompt)
-        model, context = self._loaded.model, self._loaded.context_tokens
+        model, context = self.loaded.model, self.loaded.context_tokens
         max_tokens = min(request.max_tokens, context - len(prompt.token_ids))
         reading = self._reading_of(prompt, method, len(prompt.token_ids) + max_tokens)
         session = reading.session
@@ -195,18 +195,18 @@ class Engine:
             kv_bytes=session.kv_bytes,
             table_bytes=session.table_bytes,
         )
-        yield measure_memory(self.device, session, self._loaded.weight_bytes)
+        yield measure_memory(self.device, session, self.loaded.weight_bytes)
         yield from decode(
             logits,
             make_step(model, session),
             session.stats,
             Sampler(request.temperature, request.top_p, request.seed),
-            self._loaded.tokenizer,
-            self._loaded.stop_ids,
+            self.loaded.tokenizer,
+            self.loaded.stop_ids,
             max_tokens,
             started,
         )
-        yield measure_memory(self.device, session, self._loaded.weight_bytes)
+        yield measure_memory(self.device, session, self.loaded.weight_bytes)
 
     def _read(self, reading: Reading, prompt: Prompt) -> Generator[PrefillProgress, None, torch.Tensor]:
         """Prefill what the session lacks: the documents, a mark to come back to, then the question.
@@ -215,7 +215,7 @@ class Engine:
         """
         session, chunk = reading.session, self.settings.chunk_tokens
         known, prefix, whole = session.n_tokens, prompt.prefix_tokens, len(prompt.token_ids)
-        model = self._loaded.model
+        model = self.loaded.model
         work = prefill_work(model, known, max(0, prefix - known))
         boundary = work / (work + prefill_work(model, max(known, prefix), whole - max(known, prefix)))
         if known < prefix:

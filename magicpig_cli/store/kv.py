@@ -90,12 +90,17 @@ class LayerStore:
         """Forget every token that came after `mark` was taken."""
         self.n_tokens = mark
 
+    def reserve(self, capacity: int) -> None:
+        """Make room for `capacity` tokens in all, by copying what is there."""
+        if capacity > self.capacity:
+            n_kv_heads, _, two, head_dim = self._tensor.shape
+            grown = allocate_rows((n_kv_heads, capacity, two, head_dim), self._pinned)
+            grown[:, : self.n_tokens] = self._tensor[:, : self.n_tokens]
+            self._adopt(grown)
+
     def _make_room(self, start: int, stop: int) -> None:
         if stop > self.capacity:
-            n_kv_heads, _, two, head_dim = self._tensor.shape
-            grown = allocate_rows((n_kv_heads, stop + _GROWTH_TOKENS, two, head_dim), self._pinned)
-            grown[:, :start] = self._tensor[:, :start]
-            self._adopt(grown)
+            self.reserve(stop + _GROWTH_TOKENS)
 
 
 class WindowStore(LayerStore):

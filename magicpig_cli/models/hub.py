@@ -16,7 +16,7 @@ from magicpig_cli.errors import DamagedFile, MagicPigError, ModelUnavailable
 from magicpig_cli.models import hub_child
 from magicpig_cli.models.cachedir import disk_full
 from magicpig_cli.models.catalog import CATALOG, EMBEDDED
-from magicpig_cli.models.children import ChildResult, bytes_under, run_watched
+from magicpig_cli.models.children import STALL_S, ChildResult, bytes_under, run_watched
 from magicpig_cli.models.folder_check import check_folder
 from magicpig_cli.models.gguf_unpack import Progress
 
@@ -84,6 +84,7 @@ def _download(hub_id: str, progress: Progress) -> Path:
             [blobs],
             lambda n_bytes: progress("fetching", n_bytes, _planned(plan)),
             {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"},
+            STALL_S,
         )
         planned = _planned(plan)
     answer = _answer(result)
@@ -101,7 +102,7 @@ def _planned(plan: Path) -> int | None:
 
 def _answer(result: ChildResult) -> dict[str, str]:
     if result.stalled:
-        return {"error": "unreachable", "message": "nothing arrived for two minutes"}
+        return {"error": "unreachable", "message": "nothing arrived for a long time"}
     try:
         answer: dict[str, str] = json.loads(result.output.strip().splitlines()[-1])
         return answer

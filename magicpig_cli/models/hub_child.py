@@ -31,9 +31,7 @@ def main(hub_id: str, plan_file: str) -> dict[str, str]:
         info = HfApi().model_info(hub_id, files_metadata=True, timeout=15)
         n_bytes = sum(f.size or 0 for f in info.siblings or () if is_wanted(f.rfilename))
         Path(plan_file).write_text(str(n_bytes))
-        folder = snapshot_download(
-            hub_id, revision=info.sha, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED)
-        )
+        folder = snapshot_download(hub_id, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED))
     except GatedRepoError as error:
         return {"error": "gated", "message": str(error)}
     except (RepositoryNotFoundError, HFValidationError) as error:

@@ -18,6 +18,9 @@ _QUIET = {
 _ALWAYS = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
+    # Threads that wait by spinning take the cores from those that work, as soon as anything else
+    # runs on the machine: a step of 0.5 ms then took 37. Sleeping costs 0.03 ms on a quiet one.
+    "OMP_WAIT_POLICY": "passive",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny import ROPE, TOKENS, tiny_model, write_gguf
+from tiny import ROPE, SENTENCEPIECE, TOKENS, tiny_model, write_gguf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from magicpig_cli.errors import DamagedFile, MagicPigError, ModelUnavailable
@@ -118,6 +118,19 @@ def test_every_known_rule_of_splitting_spells_text_out_whole(pre, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "unpacked", trust_remote_code=False)
     text = "It's 12345 o'clock,\n\n\tna\u00efve \u4f60\u597d!\r\n  end"
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+
+
+def test_a_sentencepiece_vocabulary_spells_text_out_whole(tmp_path):
+    model = tiny_model(vocab_size=300)
+    path = write_gguf(model, tmp_path / "m.gguf", "llama", pre=SENTENCEPIECE)
+    assert unpack(path, tmp_path / "unpacked").generation_config.eos_token_id == [2]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "unpacked", trust_remote_code=False)
+    ids = tokenizer("hello", add_special_tokens=False).input_ids
+    assert tokenizer.convert_ids_to_tokens(ids) == ["\u2581hello"]
+    text = "hello na\u00efve \u4f60\n x"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False).input_ids) == text
+    assert tokenizer.model_max_length == 512
+    assert tokenizer.chat_template
 
 
 def test_an_unknown_rule_of_splitting_is_refused_by_name(tmp_path):

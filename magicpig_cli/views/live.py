@@ -88,7 +88,7 @@ class Live:
             self._drawing, self._news = self._was_drawing, True
 
     def finish(self, track: Track, ending: Ending) -> None:
-        for line in last_lines(track, ending):
+        for line in last_lines(track, ending, self._screen.size().columns):
             self._messages.line(line)
 
     def _turns(self) -> None:

@@ -118,24 +118,31 @@ def prefilled_line(event: Prefilled, track: Track) -> str:
     )
 
 
-def summary_line(track: Track) -> str:
-    """One line about the answer."""
-    parts = [count(track.generated_tokens, "token")]
+def summary_line(track: Track, columns: int | None = None) -> str:
+    """One line about the answer.
+
+    Parameters
+    ----------
+    track : Track
+    columns : int, optional
+        Of a terminal; figures that would wrap are left out, the last first.
+    """
+    answered = f"{track.generated_tokens:,} answered"
+    read = f"{count(track.prompted.prompt_tokens, 'token')} read, " if track.prompted else ""
+    parts = [read + answered]
     if track.step_ms is not None:
-        parts.append(f"{track.step_ms:.1f} ms/token")
-    if track.attention_ms is not None and track.attention_share is not None:
-        parts.append(f"CPU attention {track.attention_ms:.1f} ms ({percent(track.attention_share)})")
+        attention = "" if track.attention_ms is None else f" (CPU attention {track.attention_ms:.1f})"
+        parts.append(f"{track.step_ms:.1f} ms/token{attention}")
     if track.sampled_share is not None:
         parts.append(f"sampled {percent(track.sampled_share)} of keys")
     if track.estimated_error is not None:
         parts.append(f"estimated error {percent(track.estimated_error)}")
-    if track.prompted:
-        parts.insert(0, f"{count(track.prompted.prompt_tokens, 'token')} read")
-        parts[1] += " answered"
+    while columns is not None and len(parts) > 1 and len(", ".join(parts)) > columns:
+        parts.pop()
     return ", ".join(parts)
 
 
-def last_lines(track: Track, ending: Ending) -> list[str]:
+def last_lines(track: Track, ending: Ending, columns: int | None = None) -> list[str]:
     """What stands below the answer: how it ended and its figures."""
     if ending.failure:
         return [f"magicpig: {ending.failure.sentence}"]
@@ -144,4 +151,4 @@ def last_lines(track: Track, ending: Ending) -> list[str]:
     if track.finished is None:
         return []
     cut = track.cut_short
-    return [*([f"magicpig: {cut}"] if cut else []), summary_line(track)]
+    return [*([f"magicpig: {cut}"] if cut else []), summary_line(track, columns)]

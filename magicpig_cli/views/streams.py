@@ -23,7 +23,7 @@ _PIECE_BYTES = select.PIPE_BUF if hasattr(select, "PIPE_BUF") else 512
 _WAIT_S = 0.1
 
 
-class ReaderGone(Exception):  # noqa: N818 - not an error: the reader had enough
+class ReaderGone(Exception):
     """Nobody reads standard output any more."""
 
 

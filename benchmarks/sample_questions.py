@@ -2,8 +2,8 @@
 
     python benchmarks/sample_questions.py [--model MODEL] [--attention dense lsh ...] [--json]
 
-The document is prefilled once. Each question then continues from a copy of its keys and values, and a
-method's tables are built afresh after the question, exactly as one `magicpig ask` for that question would.
+Each method reads the document once, with the engine of `magicpig ask`, and every further question
+of it comes back to the end of the document.
 """
 
 from __future__ import annotations
@@ -11,38 +11,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from magicpig_cli.attention.base import AttentionMethod
-from magicpig_cli.attention.dense import Dense
-from magicpig_cli.attention.hook import LayerRule
-from magicpig_cli.attention.registry import MethodOptions, build_method
-from magicpig_cli.attention.session import Session
-from magicpig_cli.documents import Document, read_sources
-from magicpig_cli.engine.decode import decode
+from magicpig_cli.documents import read_sources
+from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
 from magicpig_cli.engine.events import Finished, Token
-from magicpig_cli.engine.prefill import decoder_layers, prefill
-from magicpig_cli.engine.prompt import PromptBuilder
-from magicpig_cli.engine.sampler import Sampler
-from magicpig_cli.engine.step import make_step
-from magicpig_cli.engine.threads import available_cores, use_threads
-from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.models.catalog import EMBEDDED
-from magicpig_cli.models.load import choose_device, load_model
-from magicpig_cli.models.profiles import dense_layers
-from magicpig_cli.models.sources import resolve
-from magicpig_cli.store.kv import LayerStore
 
 SAMPLES = Path(__file__).parents[1] / "samples"
-# Answers of the embedded model are one sentence; 40 tokens leave room for the longest.
-ANSWER_TOKENS = 40
-CHUNK_TOKENS = 512
+# Answers of the embedded model are one sentence, or it repeats itself without end.
+ANSWER_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,101 +40,48 @@ class Answer:
     decode_ms_per_token: float | None
 
 
-class Continued(Session):
-    """A session whose layers begin with the keys and values that another one has read."""
-
-    def __init__(self, read: Session, method: AttentionMethod, capacity: int) -> None:
-        super().__init__(method, read.n_layers, capacity, read.device)
-        self._read = read
-        self.n_tokens = read.n_tokens
-
-    def open_layer(self, layer: int, shape: LayerShape, rule: LayerRule) -> LayerStore:
-        """See `Session.open_layer`; a new store is filled before anyone sees it."""
-        known = self.stores[layer] is not None
-        store, source = super().open_layer(layer, shape, rule), self._read.stores[layer]
-        if not known and source is not None:
-            store.write(source.first_token, *source.read(source.first_token, source.n_tokens))
-        return store
+def load_questions() -> list[dict[str, Any]]:
+    """The planted questions of the sample."""
+    questions: list[dict[str, Any]] = json.loads((SAMPLES / "questions.json").read_text(encoding="utf-8"))
+    return questions
 
 
-class ReadDocument:
-    """A document that a model has read once, ready for any number of questions.
+def ask_all(questions: Sequence[dict[str, Any]], method: str, model: str = EMBEDDED) -> list[Answer]:
+    """Greedy answers of one method.
 
     Parameters
     ----------
-    documents : sequence of Document
+    questions : sequence of dict
+        Entries of samples/questions.json.
+    method : str
+        A name of `attention.registry.METHODS`.
     model : str
-        As `--model` of the command takes it.
+        As `--model` takes it.
     """
-
-    def __init__(self, documents: Sequence[Document], model: str = EMBEDDED) -> None:
-        device = choose_device("auto")
-        use_threads(available_cores())
-        source = resolve(
-            model,
-            offline=False,
-            device_kind=device.type,
-            progress=lambda *state: None,
-            notice=lambda sentence: print(sentence, file=sys.stderr),
-        )
-        self._loaded = load_model(source.folder, device)
-        self._documents = documents
-        self._prompts = PromptBuilder(self._loaded.tokenizer, source.id, self._loaded.context_tokens)
-        self._n_layers = len(decoder_layers(self._loaded.model))
-        prompt = self._prompts.build(documents, "What is it about?", None)
-        self._prefix = prompt.token_ids[: prompt.prefix_tokens]
-        self._session = Session(Dense(), self._n_layers, len(self._prefix), device)
-        self.prompt_tokens = len(self._prefix)
-        with torch.inference_mode():
-            _exhaust(prefill(self._loaded.model, self._session, self._prefix, CHUNK_TOKENS))
-
-    def ask(self, planted: dict[str, Any], method_name: str, max_tokens: int = ANSWER_TOKENS) -> Answer:
-        """The greedy answer to a planted question.
-
-        Parameters
-        ----------
-        planted : dict
-            An entry of samples/questions.json.
-        method_name : str
-            A name of `attention.registry.METHODS`.
-        max_tokens : int
-        """
-        prompt = self._prompts.build(self._documents, planted["question"], None)
-        if prompt.token_ids[: len(self._prefix)] != self._prefix:
-            raise ValueError("the question changed the tokens of the document before it")
-        options = MethodOptions(len(prompt.token_ids), dense_layers(self._n_layers))
-        method = build_method(method_name, options)
-        model, capacity = self._loaded.model, len(prompt.token_ids) + max_tokens
-        session = Continued(self._session, method, capacity)
+    documents = read_sources([str(SAMPLES / "keepers-book.md")], None)
+    engine = Engine.load(EngineSettings(model=model, attention=method))
+    answers = []
+    for planted in questions:
         text = ""
-        with torch.inference_mode():
-            rest = prompt.token_ids[len(self._prefix) :]
-            logits = _exhaust(prefill(model, session, rest, CHUNK_TOKENS))
-            for event in decode(
-                logits,
-                make_step(model, session),
-                session.stats,
-                Sampler(),
-                self._loaded.tokenizer,
-                self._loaded.stop_ids,
-                max_tokens,
-                0.0,
-            ):
-                if isinstance(event, Token):
-                    text += event.text
-                elif isinstance(event, Finished):
-                    finished = event
+        for event in engine.generate(AskRequest(documents, planted["question"], max_tokens=ANSWER_TOKENS)):
+            if isinstance(event, Token):
+                text += event.text
+            elif isinstance(event, Finished):
+                finished = event
         text += finished.tail
-        return Answer(
-            question=planted["question"],
-            where=planted["where"],
-            method=method_name,
-            text=text,
-            right=is_right(text, planted["answer"]),
-            sampled_share=finished.sampled_share,
-            estimated_error=finished.estimated_error,
-            decode_ms_per_token=finished.decode_ms_per_token,
+        answers.append(
+            Answer(
+                question=planted["question"],
+                where=planted["where"],
+                method=method,
+                text=text,
+                right=is_right(text, planted["answer"]),
+                sampled_share=finished.sampled_share,
+                estimated_error=finished.estimated_error,
+                decode_ms_per_token=finished.decode_ms_per_token,
+            )
         )
+    return answers
 
 
 def is_right(text: str, accepted: Sequence[str]) -> bool:
@@ -161,44 +89,23 @@ def is_right(text: str, accepted: Sequence[str]) -> bool:
     return any(answer.lower() in text.lower() for answer in accepted)
 
 
-def load_questions() -> list[dict[str, Any]]:
-    """The planted questions of the sample."""
-    questions: list[dict[str, Any]] = json.loads((SAMPLES / "questions.json").read_text(encoding="utf-8"))
-    return questions
-
-
-def read_sample(model: str = EMBEDDED) -> ReadDocument:
-    """The sample document, read."""
-    return ReadDocument(read_sources([str(SAMPLES / "keepers-book.md")], None), model)
-
-
-def _exhaust(progress: Any) -> torch.Tensor:
-    """Run a prefill to its end; its return value."""
-    while True:
-        try:
-            next(progress)
-        except StopIteration as end:
-            result: torch.Tensor = end.value
-            return result
-
-
-def _table(questions: list[dict[str, Any]], methods: list[str], answers: list[Answer]) -> str:
-    by_key = {(answer.question, answer.method): answer for answer in answers}
-    lines = ["| where | question | " + " | ".join(methods) + " |", "|---" * (len(methods) + 2) + "|"]
-    for planted in questions:
-        cells = []
-        for method in methods:
-            answer = by_key[planted["question"], method]
-            cells.append(f"{'right' if answer.right else 'WRONG'}: {' '.join(answer.text.split())}")
+def _table(questions: Sequence[dict[str, Any]], by_method: dict[str, list[Answer]]) -> str:
+    lines = [
+        "| where | question | " + " | ".join(by_method) + " |",
+        "|---" * (len(by_method) + 2) + "|",
+    ]
+    for i, planted in enumerate(questions):
+        of_question = [answers[i] for answers in by_method.values()]
+        cells = [f"{'right' if a.right else 'WRONG'}: {' '.join(a.text.split())}" for a in of_question]
         lines.append(f"| {planted['where']} | {planted['question']} | " + " | ".join(cells) + " |")
-    totals = []
-    for method in methods:
-        of_method = [answer for answer in answers if answer.method == method]
-        shares = [a.sampled_share for a in of_method if a.sampled_share is not None]
-        share = f", {statistics.mean(shares):.1%} of keys sampled" if shares else ""
-        totals.append(f"{sum(a.right for a in of_method)} of {len(of_method)}{share}")
-    lines.append("| | all | " + " | ".join(totals) + " |")
+    lines.append("| | all | " + " | ".join(_total(answers) for answers in by_method.values()) + " |")
     return "\n".join(lines)
+
+
+def _total(answers: Sequence[Answer]) -> str:
+    shares = [answer.sampled_share for answer in answers if answer.sampled_share is not None]
+    share = f", {statistics.mean(shares):.1%} of keys sampled" if shares else ""
+    return f"{sum(answer.right for answer in answers)} of {len(answers)}{share}"
 
 
 def main() -> None:
@@ -206,16 +113,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default=EMBEDDED)
     parser.add_argument("--attention", nargs="+", default=["dense", "lsh"], metavar="METHOD")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print the answers as JSON")
     arguments = parser.parse_args()
     questions = load_questions()
-    read = read_sample(arguments.model)
-    answers = [read.ask(planted, method) for method in arguments.attention for planted in questions]
+    by_method = {method: ask_all(questions, method, arguments.model) for method in arguments.attention}
     if arguments.json:
-        print(json.dumps([asdict(answer) for answer in answers], indent=2))
+        print(json.dumps([asdict(a) for answers in by_method.values() for a in answers], indent=2))
     else:
-        print(f"{read.prompt_tokens:,} tokens up to the question\n")
-        print(_table(questions, arguments.attention, answers))
+        print(_table(questions, by_method))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from magicpig_cli.errors import DoesNotFit, UsageError
 
 # Wording around document and question; chosen by measurement on the embedded model (docs/accuracy.md).
 INTRODUCTION = ""
-BRIDGE = "\n\n"
+BRIDGE = "\n\nQuestion: "
 
 # Stand-ins while the template is rendered. Private-use characters, so no template knows them.
 _DOCUMENT_MARK = "\ue0d0document\ue0d1"

@@ -1,6 +1,6 @@
 """A real model on the whole sample: sampled attention finds what exact attention finds.
 
-The document is prefilled once; each question continues from it, see benchmarks/sample_questions.py.
+Each method reads the document once; every question continues from its end (benchmarks/sample_questions.py).
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ def script():
 @pytest.fixture(scope="module")
 def answers(script):
     """Answers to every planted question: {method: [Answer]}."""
-    read = script.read_sample()
     questions = script.load_questions()
-    return {method: [read.ask(planted, method) for planted in questions] for method in ("dense", "lsh")}
+    return {method: script.ask_all(questions, method) for method in ("dense", "lsh")}
 
 
 def test_exact_attention_answers_nearly_all(answers):

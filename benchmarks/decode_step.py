@@ -1,6 +1,6 @@
 """Time one decode step on a CPU: compiled kernels beside the model's own modules, taking turns.
 
-    OMP_WAIT_POLICY=passive python benchmarks/decode_step.py [--model MODEL] [--context N] [--attention METHOD] [--json]
+    OMP_WAIT_POLICY=passive python benchmarks/decode_step.py [--context N] [--attention METHOD] [--json]
 
 Both contenders continue the same session, a few tokens each in turn, so that a machine that grows slower
 is slow for both. GB/s counts the bytes of the weights, each read once per token, over the time outside

@@ -34,7 +34,7 @@ def command_lines(text: str) -> list[str]:
         call
         for block in blocks(text)
         for line in block.splitlines()
-        for call in re.findall(r"(?:^|\| |\$ )\s*(magicpig (?:ask|models|--)[^|>#]*)", line)
+        for call in re.findall(r"(?:^|\| |\$ )\s*(magicpig (?:ask|bench|models|--)[^|>#]*)", line)
     ]
     return [call.strip() for call in calls]
 

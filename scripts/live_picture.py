@@ -23,7 +23,7 @@ from magicpig_cli.views.wrap import Wrapped
 
 DOCS = Path(__file__).parent.parent / "docs"
 SAMPLE = "samples/keepers-book.md"
-QUESTION = "Describe a day at this place, from morning to night."
+QUESTION = "What is the name of the kitchen cat, and what is the password of the north gate?"
 ANSWER_TOKENS = 120
 # File and screen size: an ordinary terminal, a narrow one, a wide one.
 PICTURES = {"live.svg": Size(100, 24), "live-narrow.svg": Size(48, 24), "live-wide.svg": Size(150, 24)}

@@ -102,7 +102,7 @@ def ask(
     with private(standard.streams, keep_chatter=verbose) as own:
         standard = Standard(own, standard.stdin_open)
         if show_text:
-            return _show_text(sources, standard)
+            return _show_text(sources, standard, quiet)
         question_options = (engine_options, answer_options)
         return _watched(sources, question, *question_options, standard, quiet, as_json, verbose)
 
@@ -207,12 +207,12 @@ def _shortened(text: str, limit: int = 60) -> str:
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def _show_text(sources: Sequence[str], standard: Standard) -> int:
+def _show_text(sources: Sequence[str], standard: Standard, quiet: bool) -> int:
     from magicpig_cli.documents import read_sources
 
     output, messages = Output(standard.streams.out), Messages(standard.streams.err)
     for document in read_sources(sources, sys.stdin.buffer if standard.stdin_open else None):
-        for notice in document.notices:
+        for notice in () if quiet else document.notices:
             messages.line(f"magicpig: {notice}")
         text = document.text_with_heading
         output.write(text if text.endswith("\n") else text + "\n")

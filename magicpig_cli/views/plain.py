@@ -147,7 +147,9 @@ def last_lines(track: Track, ending: Ending, columns: int | None = None) -> list
     if ending.failure:
         return [f"magicpig: {ending.failure.sentence}"]
     if ending.interrupted:
-        return [f"magicpig: interrupted after {count(track.generated_tokens, 'token')} of the answer"]
+        n = track.generated_tokens
+        when = f"after {count(n, 'token')} of" if n else "before"
+        return [f"magicpig: interrupted {when} the answer"]
     if track.finished is None:
         return []
     cut = track.cut_short

@@ -1,0 +1,77 @@
+"""What an exception means: a kind, one sentence, a status."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from magicpig_cli.cli.exits import ending_of
+from magicpig_cli.cli.signals import Signals
+from magicpig_cli.errors import DamagedFile, DoesNotFit, ModelUnavailable, UsageError
+from magicpig_cli.views.streams import OutputError, ReaderGone
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named like torch's, which needs a GPU to be raised."""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "said"),
+    [
+        (UsageError("No such\nfile."), 2, "usage", "No such file."),
+        (DoesNotFit("Too long."), 3, "does_not_fit", "Too long."),
+        (DamagedFile("Cut."), 1, "damaged", "Cut."),
+        (ModelUnavailable("Gated."), 1, "model_unavailable", "Gated."),
+        (OutputError("Full."), 1, "output", "Full."),
+        (MemoryError(), 1, "out_of_memory", "this machine ran out of memory"),
+        (
+            OutOfMemoryError("CUDA out of memory. Tried"),
+            1,
+            "out_of_memory",
+            "the GPU ran out of memory; use --device",
+        ),
+        (
+            RuntimeError(
+                "[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried"
+            ),
+            1,
+            "out_of_memory",
+            "this machine ran out of memory",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), 1, "out_of_memory", "this machine"),
+        (
+            OSError(errno.ENOSPC, "No space", "/tmp/x"),
+            1,
+            "disk_full",
+            "the disk is full while writing /tmp/x",
+        ),
+        (
+            ValueError("two\nlines"),
+            1,
+            "unexpected",
+            "unexpected ValueError: two lines; run again with --verbose",
+        ),
+        (AssertionError(), 1, "unexpected", "unexpected AssertionError; run again"),
+    ],
+)
+def test_failures(error: BaseException, status: int, kind: str, said: str) -> None:
+    ending = ending_of(error)
+    assert ending.failure is not None
+    assert (ending.status, ending.failure.kind) == (status, kind)
+    assert said in ending.failure.sentence
+    assert "\n" not in ending.failure.sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(KeyboardInterrupt(), 130), (ReaderGone(), 141), (BrokenPipeError(), 141)]
+)
+def test_ends_that_are_no_failures(error: BaseException, status: int) -> None:
+    ending = ending_of(error)
+    assert (ending.status, ending.failure, ending.interrupted) == (status, None, True)
+
+
+def test_what_a_library_makes_of_an_interruption_is_still_one() -> None:
+    signals = Signals()
+    signals.requested = 15
+    assert ending_of(ImportError("partially initialised"), signals).status == 143

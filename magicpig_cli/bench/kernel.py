@@ -114,12 +114,12 @@ class GatherFloor:
         self, layer: LshLayer, query: np.ndarray, rows: np.ndarray, exact: list[tuple[int, int]]
     ) -> None:
         samples = layer.sampled_tokens(query)
-        group = layer.shape.group_size
+        per_kv_head = layer.n_groups // layer.shape.n_kv_heads
         certain = np.concatenate([np.arange(start, stop) for start, stop in exact])
         order, bounds = [], []
         begin = 0
         for head in range(layer.shape.n_kv_heads):
-            union = np.unique(np.concatenate(samples[head * group : (head + 1) * group]))
+            union = np.unique(np.concatenate(samples[head * per_kv_head : (head + 1) * per_kv_head]))
             tokens = np.concatenate([certain, union])
             parts = np.linspace(0, len(tokens), layer.n_parts + 1).astype(np.int64) + begin
             bounds += [(head, parts[i], parts[i + 1]) for i in range(layer.n_parts)]

@@ -1,36 +1,75 @@
-"""The probability that a key is sampled, and the table in which kernels look up its logarithm."""
+"""The probability that a key is sampled, and the table in which kernels look up its logarithm.
+
+The query heads that share a KV head sample together: a key that one of them finds is read
+once and serves all. So the event whose probability counts is that a key falls, in at least two
+tables, into the bucket of any of the group's queries.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-# Entries over the cosine from -1 to 1. Interpolated linearly, log(u) is then exact to 1e-3 where
-# u > 1e-6 (tests/lsh/test_estimator.py), which is below the rounding of a bf16 logit.
-LOG_U_ENTRIES = 4097
+# The table of log(u) has this many entries per factor of two of the collision probability, from
+# 2^-LOG_U_OCTAVES to 1. Interpolated linearly, log(u) is exact to 1e-4 (tests/lsh/test_estimator.py).
+LOG_U_PER_OCTAVE = 64
+LOG_U_OCTAVES = 40
 # A key with a smaller probability will not be seen; the floor keeps its logarithm finite.
 _SMALLEST_U = 1e-30
 
 
-def inclusion_prob(cosine: np.ndarray, n_bits: int, n_tables: int) -> np.ndarray:
-    """u: the chance that a key shares its code with the query in at least two tables.
+def collision_prob(angles: np.ndarray, query_angles: np.ndarray, n_bits: int) -> np.ndarray:
+    """The chance that in one table a key shares its code with at least one query of the group.
 
-    With p = 1 - angle/pi and P = p^K: u = 1 - (1-P)^L - L P (1-P)^(L-1)
-    (MagicPIG, arXiv 2410.16179, section 4.2).
+    One query collides with probability p^K, p = 1 - angle/pi (MagicPIG, arXiv 2410.16179, section
+    4.2). For several, the chance that query g is the first to collide is
+    p_g^K prod_{j<g} (1 - P(j collides | g collides)); per hyperplane, key and queries j and g lie
+    on one side with probability 1 - (angle_j + angle_g + angle_jg) / (2 pi) (three vectors have three
+    pairs, and each hyperplane that parts them parts two of these). For one or two queries this is
+    exact; for more, earlier queries are taken as independent given g.
 
     Parameters
     ----------
-    cosine : numpy.ndarray
-        Cosine of the angle between query and centred key.
-    n_bits, n_tables : int
-        K and L.
+    angles : numpy.ndarray
+        Radians between each query and each centred key, (n_queries, n_keys).
+    query_angles : numpy.ndarray
+        Radians between the queries, (n_queries, n_queries).
+    n_bits : int
+        K.
 
     Returns
     -------
     numpy.ndarray
-        float64, shape of `cosine`.
+        float64, (n_keys,).
     """
-    agree = 1.0 - np.arccos(np.clip(np.asarray(cosine, np.float64), -1.0, 1.0)) / np.pi
-    collide = agree**n_bits
+    agree = np.maximum(1.0 - np.asarray(angles, np.float64) / np.pi, 1e-12)
+    total = np.zeros(agree.shape[1])
+    for g in range(len(agree)):
+        first = agree[g] ** n_bits
+        for j in range(g):
+            together = 1.0 - (angles[j] + angles[g] + query_angles[j, g]) / (2 * np.pi)
+            first = first * (1.0 - np.clip(together / agree[g], 0.0, 1.0) ** n_bits)
+        total += first
+    return np.clip(total, 0.0, 1.0)
+
+
+def inclusion_prob(collision: np.ndarray, n_tables: int) -> np.ndarray:
+    """u: the chance of a collision in at least two tables.
+
+    u = 1 - (1-P)^L - L P (1-P)^(L-1) (MagicPIG, arXiv 2410.16179, section 4.2).
+
+    Parameters
+    ----------
+    collision : numpy.ndarray
+        P: the chance of a collision in one table.
+    n_tables : int
+        L.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape of `collision`.
+    """
+    collide = np.asarray(collision, np.float64)
     miss = np.log1p(-np.minimum(collide, 1.0 - 1e-16))
     exact = -np.expm1(n_tables * miss) - n_tables * collide * np.exp((n_tables - 1) * miss)
     # The closed form cancels where P is tiny; its series does not.
@@ -39,7 +78,13 @@ def inclusion_prob(cosine: np.ndarray, n_bits: int, n_tables: int) -> np.ndarray
     return np.where(n_tables * collide < 1e-4, series, exact)
 
 
-def log_inclusion_table(n_bits: int, n_tables: int) -> np.ndarray:
-    """log(u) at `LOG_U_ENTRIES` equidistant cosines from -1 to 1, float32."""
-    cosine = np.linspace(-1.0, 1.0, LOG_U_ENTRIES)
-    return np.log(np.maximum(inclusion_prob(cosine, n_bits, n_tables), _SMALLEST_U)).astype(np.float32)
+def log_inclusion_table(n_tables: int) -> np.ndarray:
+    """log(u) over the collision probability, float32, for kernels.
+
+    Entry i belongs to the float32 whose bit pattern is that of 2^-LOG_U_OCTAVES plus i steps of
+    2^23 / LOG_U_PER_OCTAVE: linear within an octave, so that a kernel finds it by shifting bits.
+    """
+    octave, step = np.divmod(np.arange(LOG_U_OCTAVES * LOG_U_PER_OCTAVE + 2), LOG_U_PER_OCTAVE)
+    collision = np.exp2(octave - float(LOG_U_OCTAVES)) * (1.0 + step / LOG_U_PER_OCTAVE)
+    u = inclusion_prob(np.minimum(collision, 1.0), n_tables)
+    return np.log(np.maximum(u, _SMALLEST_U)).astype(np.float32)

@@ -21,8 +21,6 @@ from magicpig_cli.lsh.params import LayerShape, LshParams
 # Keys that are transformed together: one or two vector registers of lanes, and a tile of
 # 128 dimensions (8 KiB) that stays in the first-level cache with its work copy.
 KEY_LANES = 16
-# A group of query heads hashes in one go; groups beyond this size take several.
-QUERY_LANES = 8
 _SHARED_ROUNDS = 2
 
 

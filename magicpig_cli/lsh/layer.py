@@ -16,15 +16,16 @@ import numpy as np
 
 from magicpig_cli.lsh import kernels
 from magicpig_cli.lsh.estimator import log_inclusion_table
-from magicpig_cli.lsh.hashing import QUERY_LANES, draw_plan, hash_keys, mean_key
+from magicpig_cli.lsh.hashing import draw_plan, hash_keys, mean_key
 from magicpig_cli.lsh.jit import KERNEL_LOCK
 from magicpig_cli.lsh.params import LayerShape, LshParams
 from magicpig_cli.lsh.tables import BLOCK_KEYS, TableBlock, append_block, empty_block, sort_by_code
-from magicpig_cli.lsh.tile import BUNDLE_HEADS
+from magicpig_cli.lsh.tile import GROUP_HEADS
 
-# Tasks that a step is cut into, about: enough for many cores to share evenly, few enough that their
-# partial sums cost nothing. Fixed, not taken from the threads, so that sums come out the same.
-_TASKS = 32
+# Tasks that a step is cut into, at least: enough for many cores to share evenly, few enough that their
+# partial sums and bitmaps cost nothing. Fixed, not taken from the threads, so that sums come out the same.
+_ATTEND_TASKS = 32
+_RETRIEVE_TASKS = 8
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class StepResult:
     lse : numpy.ndarray
         float32, (n_q_heads,): log of the (estimated) sum of exponentiated logits.
     n_sampled : numpy.ndarray
-        int64, (n_q_heads,): sampled keys.
+        int64, (n_q_heads,): sampled keys that the head attended to, the same for all heads of a group.
     squared_error : numpy.ndarray
         float32, (n_q_heads,): estimated squared L2 error of `out` over its squared norm.
     retrieve_ms, attend_ms : float
@@ -67,8 +68,10 @@ class LshLayer:
     mean : numpy.ndarray
         float32, (n_kv_heads, head_dim): m_c, the mean of the keys of the first build.
     plan : HashPlan
+    n_groups : int
+        Groups of query heads that sample together: those of a KV head, at most GROUP_HEADS of them.
     n_parts : int
-        Parts that a KV head's keys are attended in.
+        Parts that a group's keys are attended in.
     hash_s : float
         Seconds of building that went into hashing (the rest is sorting).
     """
@@ -81,19 +84,19 @@ class LshLayer:
         self._blocks: list[TableBlock] = []
         self.plan = draw_plan(params, shape)
         self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
-        self._log_u = log_inclusion_table(params.n_bits, params.n_tables)
-        self._bits = np.zeros((shape.n_q_heads, 0, 2), np.uint64)
+        self._log_u = log_inclusion_table(params.n_tables)
         self._counter = np.zeros(1, np.int64)
-        padded_dim = self.plan.padded_dim
-        query_bundles = -(-shape.group_size // QUERY_LANES)
-        self._query_tiles = np.zeros((2, padded_dim, QUERY_LANES), np.float32)
-        self._codes = np.zeros((shape.n_kv_heads, query_bundles, params.n_tables, QUERY_LANES), np.uint16)
-        bundles = -(-shape.group_size // BUNDLE_HEADS)
-        self.n_parts = max(1, _TASKS // (shape.n_kv_heads * bundles))
-        n_tasks = shape.n_kv_heads * bundles * self.n_parts
-        self._sums = np.zeros((n_tasks, BUNDLE_HEADS, 4), np.float32)
-        self._outs = np.zeros((n_tasks, BUNDLE_HEADS, 2, shape.head_dim), np.float32)
-        self._task_sampled = np.zeros((n_tasks, BUNDLE_HEADS), np.int64)
+        per_kv_head = -(-shape.group_size // GROUP_HEADS)
+        self.n_groups = shape.n_kv_heads * per_kv_head
+        self.n_parts = -(-_ATTEND_TASKS // self.n_groups)
+        self._n_splits = min(params.n_tables, -(-_RETRIEVE_TASKS // self.n_groups))
+        self._bits = np.zeros((self.n_groups, self._n_splits, 0, 2), np.uint64)
+        self._query_tiles = np.zeros((2, self.plan.padded_dim, GROUP_HEADS), np.float32)
+        self._codes = np.zeros((self.n_groups, params.n_tables, GROUP_HEADS), np.uint16)
+        n_tasks = self.n_groups * self.n_parts
+        self._sums = np.zeros((n_tasks, GROUP_HEADS, 4), np.float32)
+        self._outs = np.zeros((n_tasks, GROUP_HEADS, 2, shape.head_dim), np.float32)
+        self._part_sampled = np.zeros(n_tasks, np.int64)
         self._result = StepResult(
             np.zeros((shape.n_q_heads, shape.head_dim), np.float32),
             np.zeros(shape.n_q_heads, np.float32),
@@ -181,6 +184,7 @@ class LshLayer:
                 self._bits,
                 self.start,
                 self.mean,
+                self.params.n_bits,
                 self._log_u,
                 np.float32(scale),
                 np.float32(softcap),
@@ -189,14 +193,14 @@ class LshLayer:
                 self._counter,
                 self._sums,
                 self._outs,
-                self._task_sampled,
+                self._part_sampled,
             )
-            kernels.reduce_tasks(
+            kernels.reduce_parts(
                 self._sums,
                 self._outs,
-                self._task_sampled,
+                self._part_sampled,
+                self.n_groups,
                 self.n_parts,
-                self.shape.group_size,
                 result.out,
                 result.lse,
                 result.n_sampled,
@@ -207,11 +211,15 @@ class LshLayer:
         return result
 
     def sampled_tokens(self, query: np.ndarray) -> list[np.ndarray]:
-        """The tokens that a step with these queries samples, ascending, one array per query head."""
+        """The tokens that a step with these queries samples, ascending, an array per group of heads."""
         with KERNEL_LOCK:
             self._retrieve(query)
-        twice = np.ascontiguousarray(self._bits[:, :, 1]).view(np.uint8)
-        marks = np.unpackbits(twice, axis=1, bitorder="little")
+        once = np.zeros((self.n_groups, self._bits.shape[2]), np.uint64)
+        twice = np.zeros_like(once)
+        for split in range(self._n_splits):
+            twice |= self._bits[:, split, :, 1] | (once & self._bits[:, split, :, 0])
+            once |= self._bits[:, split, :, 0]
+        marks = np.unpackbits(twice.view(np.uint8), axis=1, bitorder="little")
         return [self.start + np.flatnonzero(row) for row in marks]
 
     def _retrieve(self, query: np.ndarray) -> None:
@@ -221,6 +229,7 @@ class LshLayer:
             self._counter[0] = 0
             kernels.retrieve(
                 self._codes,
+                self.shape.n_q_heads,
                 block.start - self.start,
                 block.offsets,
                 block.ids,
@@ -248,5 +257,5 @@ class LshLayer:
         self.stop = stop
         n_words = -(-(stop - self.start) // 64)
         # Exactly as many as there are keys: bits beyond them could be stale.
-        if n_words != self._bits.shape[1]:
-            self._bits = np.zeros((self.shape.n_q_heads, n_words, 2), np.uint64)
+        if n_words != self._bits.shape[2]:
+            self._bits = np.zeros((self.n_groups, self._n_splits, n_words, 2), np.uint64)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import inclusion_prob
+from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
 from magicpig_cli.lsh.hashing import HashPlan
 
 
@@ -51,14 +51,15 @@ def hash_codes(vectors: np.ndarray, plan: HashPlan, kv_head: int) -> np.ndarray:
 
 
 def collide_twice(key_codes: np.ndarray, query_codes: np.ndarray) -> np.ndarray:
-    """Keys that share their code with the query in at least two tables: ascending indices.
+    """Keys that share their code with a query of the group in at least two tables: ascending indices.
 
     Parameters
     ----------
     key_codes, query_codes : numpy.ndarray
-        (n_tables, n) and (n_tables,).
+        (n_tables, n_keys) and (n_tables, n_queries).
     """
-    return np.flatnonzero((key_codes == query_codes[:, None]).sum(axis=0) >= 2)
+    collided = (key_codes[:, :, None] == query_codes[:, None, :]).any(axis=2)
+    return np.flatnonzero(collided.sum(axis=0) >= 2)
 
 
 def attend_sampled(
@@ -82,7 +83,7 @@ def attend_sampled(
         uint16, (n_kv_heads, capacity, 2, head_dim).
     exact : sequence of (start, stop)
     samples : sequence of numpy.ndarray
-        Sampled tokens per query head.
+        Sampled tokens per group of query heads; groups are equal parts of the query heads.
     mean : numpy.ndarray
         (n_kv_heads, head_dim): m_c.
     n_bits, n_tables : int
@@ -93,28 +94,35 @@ def attend_sampled(
     out : (n_q_heads, head_dim); lse : (n_q_heads,); squared_error : (n_q_heads,)
     """
     n_q_heads, head_dim = query.shape
-    group = n_q_heads // rows.shape[0]
+    per_kv_head = n_q_heads // rows.shape[0]
     out, lse, error = np.zeros((n_q_heads, head_dim)), np.full(n_q_heads, -np.inf), np.zeros(n_q_heads)
     certain = [token for start, stop in exact for token in range(start, stop)]
-    for head in range(n_q_heads):
-        q = query[head].astype(np.float64)
-        tokens = np.array([*certain, *samples[head]], dtype=np.int64)
+    for group, sample in enumerate(samples):
+        heads = range(n_q_heads * group // len(samples), n_q_heads * (group + 1) // len(samples))
+        tokens = np.array([*certain, *sample], dtype=np.int64)
         if not tokens.size:
             continue
-        keys = bf16_to_float(rows[head // group, tokens, 0])
-        values = bf16_to_float(rows[head // group, tokens, 1])
-        centred = keys - mean[head // group].astype(np.float64)
-        norms = np.linalg.norm(q) * np.linalg.norm(centred, axis=1)
-        cosine = (centred @ q) / np.maximum(norms, 1e-300)
-        u = inclusion_prob(cosine, n_bits, n_tables)
+        kv_head = heads[0] // per_kv_head
+        keys, values = (bf16_to_float(rows[kv_head, tokens, part]) for part in (0, 1))
+        queries = query[heads[0] : heads[-1] + 1].astype(np.float64)
+        angles = _angles(queries, keys - mean[kv_head].astype(np.float64))
+        collision = collision_prob(angles, _angles(queries, queries), n_bits)
+        u = np.maximum(inclusion_prob(collision, n_tables), 1e-300)
         u[: len(certain)] = 1.0
-        logits = keys @ q * scale
-        if softcap > 0:
-            logits = softcap * np.tanh(logits / softcap)
-        logits = logits - np.log(u)
-        lse[head] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
-        weights = np.exp(logits - lse[head])
-        out[head] = weights @ values
-        distances = ((values - out[head]) ** 2).sum(axis=1)
-        error[head] = ((1.0 - u) * weights**2 * distances).sum() / (out[head] ** 2).sum()
+        for head, q in zip(heads, queries, strict=True):
+            logits = keys @ q * scale
+            if softcap > 0:
+                logits = softcap * np.tanh(logits / softcap)
+            logits = logits - np.log(u)
+            lse[head] = logits.max() + np.log(np.exp(logits - logits.max()).sum())
+            weights = np.exp(logits - lse[head])
+            out[head] = weights @ values
+            distances = ((values - out[head]) ** 2).sum(axis=1)
+            error[head] = ((1.0 - u) * weights**2 * distances).sum() / (out[head] ** 2).sum()
     return out, lse, error
+
+
+def _angles(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Radians between each query and each vector, (n_queries, n_vectors)."""
+    norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+    return np.arccos(np.clip(queries @ vectors.T / np.maximum(norms, 1e-300), -1.0, 1.0))

@@ -7,37 +7,86 @@ from math import comb
 import numpy as np
 import pytest
 
-from magicpig_cli.lsh.estimator import LOG_U_ENTRIES, inclusion_prob, log_inclusion_table
+from magicpig_cli.lsh.estimator import (
+    LOG_U_OCTAVES,
+    LOG_U_PER_OCTAVE,
+    collision_prob,
+    inclusion_prob,
+    log_inclusion_table,
+)
 
-SETTINGS = [(1, 2), (4, 30), (8, 75), (9, 120), (10, 150), (11, 300), (16, 300)]
-
-
-@pytest.mark.parametrize(("n_bits", "n_tables"), SETTINGS)
-def test_closed_form_is_the_binomial_tail(n_bits, n_tables):
-    angles = np.linspace(0.05, np.pi - 0.05, 31)
-    collide = (1 - angles / np.pi) ** n_bits
-    tail = sum(
-        comb(n_tables, k) * collide**k * (1 - collide) ** (n_tables - k) for k in range(2, n_tables + 1)
-    )
-    np.testing.assert_allclose(inclusion_prob(np.cos(angles), n_bits, n_tables), tail, rtol=1e-6, atol=1e-300)
+TABLES = [2, 30, 75, 150, 300, 1000]
 
 
-@pytest.mark.parametrize(("n_bits", "n_tables"), SETTINGS)
-def test_it_is_a_probability_and_grows_with_the_cosine(n_bits, n_tables):
-    u = inclusion_prob(np.linspace(-1.5, 1.5, 2001), n_bits, n_tables)
-    assert ((u >= 0) & (u <= 1 + 1e-12)).all()
-    assert (np.diff(u) >= -1e-15).all()
+@pytest.mark.parametrize("n_tables", TABLES)
+def test_closed_form_is_the_binomial_tail(n_tables):
+    collide = np.concatenate([np.logspace(-9, -0.01, 40), [1.0]])
+    hits = range(2, min(n_tables, 200) + 1)
+    tail = sum(comb(n_tables, k) * collide**k * (1 - collide) ** (n_tables - k) for k in hits)
+    comparable = n_tables * collide < 60  # beyond, terms over 200 matter and u is 1
+    u = inclusion_prob(collide, n_tables)
+    np.testing.assert_allclose(u[comparable], tail[comparable], rtol=1e-6)
+    np.testing.assert_allclose(u[~comparable], 1.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n_tables", TABLES)
+def test_it_is_a_probability_and_grows_with_the_collision_probability(n_tables):
+    u = inclusion_prob(np.linspace(0.0, 1.0, 5001), n_tables)
+    assert u[0] == 0.0
     assert u[-1] == pytest.approx(1.0)
+    assert (np.diff(u) >= -1e-15).all()
 
 
-@pytest.mark.parametrize(("n_bits", "n_tables"), SETTINGS)
-def test_interpolated_logarithm_is_exact_to_a_thousandth(n_bits, n_tables):
-    table = log_inclusion_table(n_bits, n_tables).astype(np.float64)
-    # Cosines that attention meets; towards 1 the arc cosine has infinite slope, but there u is flat at 1.
-    cosine = np.random.default_rng(0).uniform(-0.9, 0.999, 20_000)
-    position = (cosine + 1) * (LOG_U_ENTRIES - 1) / 2
+@pytest.mark.parametrize("n_tables", TABLES)
+def test_interpolated_logarithm_is_exact_to_a_ten_thousandth(n_tables):
+    table = log_inclusion_table(n_tables).astype(np.float64)
+    collide = np.exp2(np.random.default_rng(0).uniform(-30, 0, 20_000)).astype(np.float32)
+    exponent = np.floor(np.log2(collide)).astype(int)
+    position = (exponent + LOG_U_OCTAVES + (collide / np.exp2(exponent) - 1.0)) * LOG_U_PER_OCTAVE
+    # (an octave's entries are linear in the mantissa, so the fraction is the mantissa's)
+    position = (exponent + LOG_U_OCTAVES) * LOG_U_PER_OCTAVE + (
+        collide / np.exp2(exponent) - 1
+    ) * LOG_U_PER_OCTAVE
     entry = position.astype(int)
     looked_up = table[entry] + (position - entry) * (table[entry + 1] - table[entry])
-    u = inclusion_prob(cosine, n_bits, n_tables)
-    seen = u > 1e-6
-    np.testing.assert_allclose(looked_up[seen], np.log(u[seen]), atol=1e-3)
+    np.testing.assert_allclose(looked_up, np.log(inclusion_prob(collide, n_tables)), atol=1e-4)
+
+
+def test_one_query_collides_with_the_power_of_the_agreement():
+    angles = np.linspace(0, np.pi, 50)[None]
+    expected = (1 - angles[0] / np.pi) ** 10
+    np.testing.assert_allclose(collision_prob(angles, np.zeros((1, 1)), 10), expected, atol=1e-12)
+
+
+def test_equal_queries_collide_as_one_and_opposite_ones_as_two():
+    angles = np.linspace(0.1, 3.0, 50)
+    one = (1 - angles / np.pi) ** 6
+    same = collision_prob(np.stack([angles, angles]), np.zeros((2, 2)), 6)
+    np.testing.assert_allclose(same, one, atol=1e-12)
+    opposite = collision_prob(np.stack([angles, np.pi - angles]), np.array([[0.0, np.pi], [np.pi, 0.0]]), 6)
+    np.testing.assert_allclose(opposite, one + (angles / np.pi) ** 6, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n_queries", "likeness", "bias"), [(2, 0.7, 0.0), (3, 0.7, 0.05), (4, 0.5, 0.05)])
+def test_collision_probability_of_a_group_matches_random_hyperplanes(n_queries, likeness, bias):
+    random = np.random.default_rng(n_queries)
+    dim, n_bits, n_keys, n_tables = 32, 5, 60, 20_000
+    base = random.normal(size=dim)
+    queries = np.sqrt(likeness) * base + np.sqrt(1 - likeness) * random.normal(size=(n_queries, dim))
+    keys = random.normal(size=(n_keys, dim)) + random.uniform(0, 1, (n_keys, 1)) * base
+
+    def angles(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        norms = np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
+        return np.arccos(np.clip(a @ b.T / norms, -1, 1))
+
+    hits = np.zeros(n_keys)
+    for _ in range(20):
+        planes = random.normal(size=(dim, n_tables // 20 * n_bits))
+        key_signs = (keys @ planes > 0).reshape(n_keys, -1, n_bits)
+        query_signs = (queries @ planes > 0).reshape(n_queries, -1, n_bits)
+        same = (key_signs[:, None] == query_signs[None]).all(axis=3)
+        hits += same.any(axis=1).sum(axis=1)
+    expected = collision_prob(angles(queries, keys), angles(queries, queries), n_bits)
+    deviation = np.sqrt(expected * (1 - expected) / n_tables)
+    # Five standard errors, and for three and more queries the few per cent that independence is off.
+    assert (np.abs(hits / n_tables - expected) <= 5 * deviation + bias * expected).all()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from magicpig_cli.lsh.estimator import inclusion_prob
+from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LayerShape, LshParams
 from magicpig_cli.lsh.reference import float_to_bf16
@@ -23,6 +23,11 @@ def _keys_at(cosine: np.ndarray, query: np.ndarray, random: np.random.Generator)
     noise /= np.linalg.norm(noise, axis=1, keepdims=True)
     unit = np.outer(cosine, direction) + np.sqrt(1 - cosine**2)[:, None] * noise
     return unit * random.uniform(0.5, 2.0, (len(cosine), 1))
+
+
+def _inclusion(cosine: np.ndarray, n_bits: int, n_tables: int) -> np.ndarray:
+    """u of keys at given cosines to the only query."""
+    return inclusion_prob(collision_prob(np.arccos(cosine)[None], np.zeros((1, 1)), n_bits), n_tables)
 
 
 def _rows(keys: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -47,7 +52,7 @@ def test_the_sampled_share_matches_theory_at_known_angles(n_bits, n_tables, head
         tokens = layer.sampled_tokens(query[None].astype(np.float32))[0]
         counts[draw] = np.bincount(tokens[tokens < len(half)] // per_angle, minlength=len(cosines))
     share = counts.mean(axis=0) / per_angle
-    expected = inclusion_prob(cosines, n_bits, n_tables)
+    expected = _inclusion(cosines, n_bits, n_tables)
     # Keys of one draw share hyperplanes; the spread between draws is what the mean's error follows.
     tolerance = 5 * counts.std(axis=0, ddof=1) / per_angle / np.sqrt(draws)
     # Planes of a block are orthogonal, not independent, which moves u by a few per cent of itself at
@@ -63,7 +68,7 @@ def test_the_mean_weight_of_a_key_is_one():
     keys = np.concatenate([half, -half])
     rows = _rows(keys, np.zeros_like(keys))
     cosine = half @ query / np.linalg.norm(half, axis=1) / np.linalg.norm(query)
-    u = inclusion_prob(cosine, 8, 75)
+    u = _inclusion(cosine, 8, 75)
     weights = np.zeros((draws, n_keys))
     for draw in range(draws):
         layer = LshLayer(LshParams(8, 75, seed=1000 + draw), LayerShape(1, 1, head_dim))

@@ -1,0 +1,193 @@
+"""How big a model is, told from its config and the headers of its files, before any weight is read.
+
+`plan` turns a shape and a length into bytes. Models of the catalogue that are not on this disk
+have their shapes here, so that `doctor` can tell what would fit before a download.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from magicpig_cli.errors import DamagedFile
+from magicpig_cli.lsh.params import LayerShape
+from magicpig_cli.models.catalog import CATALOG, EMBEDDED, CatalogEntry
+from magicpig_cli.models.profiles import context_tokens
+
+# Of a model that is not here: what its tokenizer.json takes, as those of this size do.
+_TOKENIZER_BYTES = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A model's sizes.
+
+    Attributes
+    ----------
+    id : str
+    context_tokens : int
+    layer : LayerShape
+    windows : tuple of int or None
+        Per layer: keys that it sees, None where it sees all.
+    hidden, intermediate, vocabulary : int
+        Widths. `intermediate` is that of all experts that serve one token.
+    parameters : int
+        Numbers in all.
+    layer_parameters : int
+        Numbers of the largest layer's plain matrices.
+    expert_parameters : int
+        Numbers in tensors of experts, which a CPU keeps in float32.
+    tokenizer_bytes : int
+        Size of tokenizer.json.
+    rotations : int
+        Sets of rotary angles that prefill keeps per token.
+    """
+
+    id: str
+    context_tokens: int
+    layer: LayerShape
+    windows: tuple[int | None, ...]
+    hidden: int
+    intermediate: int
+    vocabulary: int
+    parameters: int
+    layer_parameters: int
+    expert_parameters: int
+    tokenizer_bytes: int
+    rotations: int = 1
+
+    @property
+    def n_layers(self) -> int:
+        return len(self.windows)
+
+
+# Layers, query heads, KV heads, head_dim, hidden, intermediate, vocabulary, tied head, norms of q and k:
+# from the models' published config.json. tests/models/test_plan.py checks them against the parameter counts.
+_PUBLISHED: dict[str, tuple[int, int, int, int, int, int, int, bool, bool]] = {
+    EMBEDDED: (30, 9, 3, 64, 576, 1536, 49_152, True, False),
+    "llama-3.2-1b": (16, 32, 8, 64, 2048, 8192, 128_256, True, False),
+    "llama-3.2-3b": (28, 24, 8, 128, 3072, 8192, 128_256, True, False),
+    "qwen3-4b": (36, 32, 8, 128, 2560, 9728, 151_936, True, True),
+    "llama-3.1-8b": (32, 32, 8, 128, 4096, 14_336, 128_256, False, False),
+}
+
+
+def shape_of_entry(entry: CatalogEntry) -> ModelShape:
+    """The shape of a catalogued model, on this disk or not."""
+    n_layers, q, kv, dim, hidden, inter, vocabulary, tied, normed = _PUBLISHED[entry.name]
+    matrices = 2 * hidden * (q + kv) * dim + 3 * hidden * inter
+    norms = 2 * hidden + (2 * dim if normed else 0)
+    parameters = n_layers * (matrices + norms) + hidden + vocabulary * hidden * (1 if tied else 2)
+    return ModelShape(
+        id=entry.name,
+        context_tokens=entry.context_tokens,
+        layer=LayerShape(q, kv, dim),
+        windows=(None,) * n_layers,
+        hidden=hidden,
+        intermediate=inter,
+        vocabulary=vocabulary,
+        parameters=parameters,
+        layer_parameters=matrices,
+        expert_parameters=0,
+        tokenizer_bytes=_TOKENIZER_BYTES,
+    )
+
+
+def catalog_shapes() -> list[ModelShape]:
+    """All of them, smallest first."""
+    return sorted((shape_of_entry(entry) for entry in CATALOG), key=lambda shape: shape.parameters)
+
+
+def shape_of_folder(folder: Path, model_id: str, config: Any) -> ModelShape:
+    """The shape of a folder of safetensors.
+
+    Parameters
+    ----------
+    folder : Path
+    model_id : str
+    config : transformers config
+        Of that folder, checked by `architectures.check_architecture`.
+    """
+    tokenizer = folder / "tokenizer.json"
+    return shape_of_config(
+        config,
+        model_id,
+        tensor_shapes(folder),
+        tokenizer.stat().st_size if tokenizer.is_file() else _TOKENIZER_BYTES,
+    )
+
+
+def shape_of_config(
+    config: Any, model_id: str, tensors: dict[str, tuple[int, ...]], tokenizer_bytes: int
+) -> ModelShape:
+    """The shape that a config and the tensors' shapes describe; tensors by transformers' names."""
+    text = config.get_text_config(decoder=True)
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    intermediate = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    chosen = getattr(text, "num_experts_per_tok", None)
+    if chosen:
+        intermediate = (getattr(text, "moe_intermediate_size", None) or intermediate) * chosen
+    sizes = {name: prod(shape) for name, shape in tensors.items()}
+    layers: dict[str, int] = {}
+    for name, size in sizes.items():
+        if ".layers." in name and ".experts." not in name and len(tensors[name]) == 2:
+            number = name.partition(".layers.")[2].partition(".")[0]
+            layers[number] = layers.get(number, 0) + size
+    rope = getattr(text, "rope_parameters", None) or {}
+    return ModelShape(
+        id=model_id,
+        context_tokens=context_tokens(text),
+        layer=LayerShape(heads, getattr(text, "num_key_value_heads", None) or heads, head_dim),
+        windows=layer_windows(text),
+        hidden=text.hidden_size,
+        intermediate=intermediate,
+        vocabulary=text.vocab_size,
+        parameters=sum(sizes.values()),
+        layer_parameters=max(layers.values(), default=0),
+        expert_parameters=sum(size for name, size in sizes.items() if ".experts." in name),
+        tokenizer_bytes=tokenizer_bytes,
+        rotations=max(1, sum(isinstance(part, dict) for part in rope.values())),
+    )
+
+
+def layer_windows(text: Any) -> tuple[int | None, ...]:
+    """Per layer of a text config: the keys of its sliding window, None where it sees all."""
+    window = getattr(text, "sliding_window", None)
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        kinds = ["sliding_attention" if window else "full_attention"] * text.num_hidden_layers
+    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+
+
+def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Shapes by name of all tensors in a folder's safetensors files, from their headers.
+
+    Raises
+    ------
+    DamagedFile
+        If a header cannot be read.
+    """
+    index = folder / "model.safetensors.index.json"
+    try:
+        if index.is_file():
+            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            files = [folder / name for name in names]
+        else:
+            files = sorted(folder.glob("*.safetensors"))
+        shapes: dict[str, tuple[int, ...]] = {}
+        for path in files:
+            with path.open("rb") as file:
+                header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+            shapes |= {
+                name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"
+            }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
+        raise DamagedFile(
+            f"the weights in {folder} have a header that cannot be read; fetch it again"
+        ) from error
+    return shapes

@@ -69,6 +69,25 @@ def decode(data: bytes) -> Decoded:
     return Decoded(text.replace("\r\n", "\n").replace("\r", "\n"), found.encoding, tuple(remarks))
 
 
+def decode_as(data: bytes, declared: str) -> Decoded | None:
+    """Text of `data` in the encoding that it declares of itself in words (HTML, XML).
+
+    None where something speaks louder: a mark, bytes that are UTF-8, an encoding that is unknown
+    or that the bytes are not in.
+    """
+    if any(data.startswith(mark) for mark, _ in _MARKS) or _decodes(data, "utf-8"):
+        return None
+    try:
+        name = codecs.lookup(declared).name
+        # What browsers do: pages that say Latin-1 have always meant Microsoft's superset of it.
+        name = "cp1252" if name in ("iso8859-1", "ascii") else name
+        text = data.decode(name)
+    except (LookupError, UnicodeError):
+        return None
+    text = text.replace("\0", " ").replace("\r\n", "\n").replace("\r", "\n")
+    return Decoded(text, {"cp1252": "windows-1252"}.get(name, name))
+
+
 def _declared(data: bytes) -> Decoded | None:
     for mark, encoding in _MARKS:
         if not data.startswith(mark):

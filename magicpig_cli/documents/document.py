@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from magicpig_cli.documents.parts import Part, PartInfo
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -16,11 +18,16 @@ class Document:
     text : str
         What it says; lines end with a single newline character, no byte order mark.
     encoding : str
-        The encoding it was read in, such as `utf-8` or `windows-1252`.
+        The encoding it was read in, such as `utf-8` or `windows-1252`; of a binary format its name, such
+        as `pdf`.
     notices : tuple of str
         What a person should know of how it was read, one sentence each.
     heading : str
         The line that tells this source from the others; empty where there is only one.
+    parts : tuple of Part
+        Headings, chapters, pages: what the reader found.
+    part : PartInfo or None
+        What of the source was asked for, where `text` is not all of it.
     """
 
     source: str
@@ -28,6 +35,8 @@ class Document:
     encoding: str
     notices: tuple[str, ...] = ()
     heading: str = ""
+    parts: tuple[Part, ...] = ()
+    part: PartInfo | None = None
 
     @property
     def text_with_heading(self) -> str:

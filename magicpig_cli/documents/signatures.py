@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-_CONVERT = "which cannot be read yet; convert it to text first"
+_CONVERT = "which has no reader here; save it as PDF, docx or text first"
 
 # First bytes that no text begins with.
 _SIGNATURES: tuple[tuple[bytes, str], ...] = (
-    (b"%PDF-", f"a PDF, {_CONVERT} (pdftotext FILE - | magicpig ask - QUESTION)"),
+    (b"%PDF-", "a PDF"),
     (b"{\\rtf", f"an RTF document, {_CONVERT}"),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", f"an old Office document (doc, xls, ppt), {_CONVERT}"),
     (b"\x89PNG\r\n\x1a\n", "a PNG image"),

@@ -1,7 +1,8 @@
 """The sources of a command, read in the order given: files, standard input, folders.
 
-Everything that cannot be read is refused by name before anything is computed; whatever is left
-out of a folder is named in a notice.
+What a file's format needs is its reader's business (`readers`); here is where bytes come from.
+Everything that cannot be read is refused by name before anything is computed; whatever is left out of a
+folder is named in a notice.
 """
 
 from __future__ import annotations
@@ -16,15 +17,21 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
-from magicpig_cli.documents.decode import NotTextError, decode
+from magicpig_cli.documents.decode import NotTextError
 from magicpig_cli.documents.document import Document
 from magicpig_cli.documents.folder import list_folder
+from magicpig_cli.documents.readers.base import UnreadableError
+from magicpig_cli.documents.readers.registry import reader_for
+from magicpig_cli.documents.selection import PartRequest, select
 from magicpig_cli.errors import UsageError
 
 STANDARD_INPUT = "standard input"
+_URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
-def read_sources(sources: Sequence[str], stdin: BinaryIO | None) -> list[Document]:
+def read_sources(
+    sources: Sequence[str], stdin: BinaryIO | None, part: PartRequest | None = None
+) -> list[Document]:
     """Read every source.
 
     Parameters
@@ -33,25 +40,40 @@ def read_sources(sources: Sequence[str], stdin: BinaryIO | None) -> list[Documen
         Files, folders, or `-` for standard input (at most once).
     stdin : binary file or None
         Read if one of the sources is `-`; None where standard input is closed.
+    part : PartRequest or None
+        Read only this part of what must then be a single document.
 
     Returns
     -------
     list of Document
-        In the order given; a folder gives one for each of its text files.
+        In the order given; a folder gives one for each of its files that can be read.
 
     Raises
     ------
     UsageError
-        If a source is missing, unreadable, binary, empty or blank, or `-` is given twice.
+        If a source is missing, unreadable, binary, empty or blank, if `-` is given twice, or if there is no
+        such part.
     """
     if not sources:
         raise UsageError("there is nothing to read; name a file, a folder, or - for standard input")
     if sum(source == "-" for source in sources) > 1:
         raise UsageError("standard input (-) can be read only once; name it once among the sources")
     documents = [document for source in sources for document in _read(source, stdin)]
+    if part is not None:
+        documents = [select(_only(documents, part), part)]
     if len(documents) == 1:
         return documents
     return [replace(document, heading=f"==> {document.source} <==") for document in documents]
+
+
+def _only(documents: list[Document], part: PartRequest) -> Document:
+    if len(documents) == 1:
+        return documents[0]
+    names = ", ".join(document.source for document in documents[:3])
+    raise UsageError(
+        f"{part.option} reads a part of one document, but {len(documents):,} were named ({names}"
+        f"{', ...' if len(documents) > 3 else ''}); name one"
+    )
 
 
 def printable_name(name: str) -> str:
@@ -66,6 +88,11 @@ def _read(source: str, stdin: BinaryIO | None) -> list[Document]:
     name = printable_name(source)
     if not source:
         raise UsageError("a source has an empty name; name a file, a folder, or - for standard input")
+    if _URL.match(source) and not os.path.exists(source):
+        raise UsageError(
+            f"{name} is an address, and magicpig fetches nothing; download it first (curl -LO {name}), then "
+            "name the file"
+        )
     path = Path(source)
     mode = _stat(path, name).st_mode
     if stat.S_ISDIR(mode):
@@ -141,14 +168,19 @@ def _read_file(path: Path, name: str) -> tuple[bytes, tuple[str, ...]]:
 def _document(name: str, data: bytes, remarks: tuple[str, ...] = ()) -> Document:
     if not data:
         raise UsageError(f"{name} is empty: there is nothing to read")
+    reader = reader_for(name, data)
     try:
-        decoded = decode(data)
+        reader.check_installed()
+        read = reader.read(data)
     except NotTextError as reason:
         raise UsageError(f"{name} is {reason}" + _ask_for_text(str(reason))) from None
-    if not _says_something(decoded.text):
-        raise UsageError(f"{name} holds only blanks ({len(data):,} bytes): there is nothing to read in it")
-    notices = tuple(f"{name} {remark}" for remark in (*remarks, *decoded.remarks))
-    return Document(name, decoded.text, decoded.encoding, notices)
+    except UnreadableError as reason:
+        raise UsageError(f"{name} {reason}") from None
+    if not _says_something(read.text):
+        what = "no text" if reader.packages else "only blanks"
+        raise UsageError(f"{name} holds {what} ({len(data):,} bytes): there is nothing to read in it")
+    notices = tuple(f"{name} {remark}" for remark in (*remarks, *read.remarks))
+    return Document(name, read.text, read.encoding, notices, parts=read.parts)
 
 
 def _ask_for_text(reason: str) -> str:

@@ -132,11 +132,11 @@ def test_a_file_without_rights_is_refused(tmp_path):
 
 
 def test_binary_files_are_refused_with_what_to_do(tmp_path):
-    path = tmp_path / "paper.pdf"
-    path.write_bytes(b"%PDF-1.4\n%\xe2\xe3")
+    path = tmp_path / "slides.ppt"
+    path.write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(500))
     sentence = refusal([str(path)])
-    assert "is a PDF" in sentence
-    assert "convert it to text first" in sentence
+    assert "is an old Office document" in sentence
+    assert "save it as PDF, docx or text first" in sentence
     path.write_bytes(bytes(range(256)))
     assert "not a text" in refusal([str(path)])
 

@@ -11,6 +11,11 @@ import torch
 from magicpig_cli.attention.hook import ATTENTION_NAME, register_attention
 from magicpig_cli.errors import DamagedFile, UsageError
 from magicpig_cli.models.linear import pack_linears
+from magicpig_cli.models.machine import room
+from magicpig_cli.models.plan import PlanOptions, require_weights
+from magicpig_cli.models.profiles import context_tokens
+from magicpig_cli.models.shape import ModelShape
+from magicpig_cli.models.survey import shape_of_model_folder
 
 _DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
@@ -30,6 +35,8 @@ class LoadedModel:
         The longest prompt and answer that its positions were trained for.
     stop_ids : frozenset of int
         Every token that ends an answer.
+    shape : ModelShape or None
+        What memory plans are made from; None for a model that did not come from files.
     """
 
     model: Any
@@ -37,6 +44,7 @@ class LoadedModel:
     weight_dtype: str
     context_tokens: int
     stop_ids: frozenset[int]
+    shape: ModelShape | None = None
 
     @property
     def architecture(self) -> str:
@@ -82,7 +90,9 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def load_model(folder: Path, device: torch.device, dtype: str = "auto") -> LoadedModel:
+def load_model(
+    folder: Path, device: torch.device, dtype: str = "auto", model_id: str | None = None
+) -> LoadedModel:
     """Load a transformers folder.
 
     Parameters
@@ -92,11 +102,15 @@ def load_model(folder: Path, device: torch.device, dtype: str = "auto") -> Loade
     device : torch.device
     dtype : str
         auto (bfloat16), bfloat16, float16 or float32: how weights are kept.
+    model_id : str, optional
+        What refusals call the model; its folder by default.
 
     Raises
     ------
     UsageError
-        If the dtype is unknown.
+        If the dtype is unknown, or the architecture not supported.
+    DoesNotFit
+        If its weights are larger than the memory; nothing was read then.
     DamagedFile
         If transformers cannot read what is there.
     """
@@ -106,26 +120,32 @@ def load_model(folder: Path, device: torch.device, dtype: str = "auto") -> Loade
     name = "bfloat16" if dtype == "auto" else dtype
     if name not in _DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; use auto, {', '.join(_DTYPES)}")
+    shape = shape_of_model_folder(folder, model_id or str(folder))
+    on_gpu = device.type == "cuda"
+    require_weights(shape, PlanOptions(device.type, name), room(device.index if on_gpu else None))
     common = {"local_files_only": True, "trust_remote_code": False}
+    # Straight to the GPU, file by file, so that the host never holds them all.
+    placed = {"device_map": {"": device}} if on_gpu else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **common)
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=_DTYPES[name], attn_implementation=ATTENTION_NAME, **common
+            folder, dtype=_DTYPES[name], attn_implementation=ATTENTION_NAME, **placed, **common
         )
+    except torch.cuda.OutOfMemoryError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
     model.eval().requires_grad_(False)
-    if device.type == "cpu":
+    if not on_gpu:
         pack_linears(model)
-    else:
-        model.to(device)  # type: ignore[arg-type]
     return LoadedModel(
         model,
         tokenizer,
         name,
-        model.config.get_text_config().max_position_embeddings,
+        context_tokens(model.config.get_text_config(decoder=True)),
         _stops(model, tokenizer),
+        shape,
     )
 
 

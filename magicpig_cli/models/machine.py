@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from magicpig_cli import __version__
+from magicpig_cli.models.plan import Room
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # Instruction sets that change which code runs: numba's vectors, torch's matrix kernels.
@@ -69,6 +70,23 @@ def host_memory() -> HostMemory:
 def resident_bytes() -> int:
     """What this process holds already; a plan's total includes it."""
     return int(psutil.Process().memory_info().rss)
+
+
+def room(device_index: int | None) -> Room:
+    """Memory for a whole plan: what is free, and what this process holds already.
+
+    Parameters
+    ----------
+    device_index : int or None
+        A CUDA device; None where the model computes on the CPU. Imports torch if given.
+    """
+    host = host_memory().free_bytes + resident_bytes()
+    if device_index is None:
+        return Room(host)
+    import torch
+
+    free, _ = torch.cuda.mem_get_info(device_index)
+    return Room(host, int(free) + torch.cuda.memory_reserved(device_index))
 
 
 def devices() -> list[Device]:

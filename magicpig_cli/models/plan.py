@@ -182,6 +182,11 @@ def longest_ctx(shape: ModelShape, options: PlanOptions, room: Room) -> int:
     return low
 
 
+def require_weights(shape: ModelShape, options: PlanOptions, room: Room) -> None:
+    """Refuse a model that has no room here even for a short text; raises as `require_room`."""
+    _require(plan_memory(shape, 1, options), options, room, f"the model {shape.id} needs")
+
+
 def require_room(plan: MemoryPlan, options: PlanOptions, room: Room) -> None:
     """Refuse what does not fit.
 
@@ -190,6 +195,10 @@ def require_room(plan: MemoryPlan, options: PlanOptions, room: Room) -> None:
     DoesNotFit
         With what is needed, what there is, and what to do.
     """
+    _require(plan, options, room, f"{plan.ctx:,} tokens of prompt and answer with {plan.shape.id} need")
+
+
+def _require(plan: MemoryPlan, options: PlanOptions, room: Room, subject: str) -> None:
     if plan.fits(room):
         return
     parts = []
@@ -197,10 +206,7 @@ def require_room(plan: MemoryPlan, options: PlanOptions, room: Room) -> None:
         parts.append(f"{_gb(plan.host.total)} of host memory, of which {_gb(room.host_bytes)} are available")
     if room.device_bytes is not None and plan.device.total > room.device_bytes:
         parts.append(f"{_gb(plan.device.total)} on the GPU, where {_gb(room.device_bytes)} are free")
-    raise DoesNotFit(
-        f"{plan.ctx:,} tokens with {plan.shape.id} need {' and '.join(parts)}; "
-        f"{'; or '.join(advice(plan, options, room))}"
-    )
+    raise DoesNotFit(f"{subject} {' and '.join(parts)}; {', or '.join(advice(plan, options, room))}")
 
 
 def advice(plan: MemoryPlan, options: PlanOptions, room: Room) -> list[str]:
@@ -214,7 +220,7 @@ def advice(plan: MemoryPlan, options: PlanOptions, room: Room) -> list[str]:
         return []
     longest = longest_ctx(shape, options, room)
     if longest:
-        found.append(f"keep document and answer within {longest:,} tokens")
+        found.append(f"keep prompt and answer within {longest:,} tokens")
     if ctx > shape.context_tokens:
         return found
     for words, changed in _alternatives(plan, options):

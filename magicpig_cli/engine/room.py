@@ -1,0 +1,55 @@
+"""Whether a reading fits this machine: asked when its length is known, before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from magicpig_cli.attention.base import AttentionMethod
+from magicpig_cli.attention.lsh import Lsh
+from magicpig_cli.models.machine import room
+from magicpig_cli.models.plan import PlanOptions, plan_memory, require_room
+from magicpig_cli.models.shape import ModelShape
+
+if TYPE_CHECKING:
+    from magicpig_cli.engine.engine import EngineSettings
+
+
+def require_reading(
+    shape: ModelShape | None,
+    capacity: int,
+    method: AttentionMethod,
+    settings: EngineSettings,
+    device: torch.device,
+) -> None:
+    """Refuse a reading for which there is no memory.
+
+    Parameters
+    ----------
+    shape : ModelShape or None
+        None, of a model that did not come from files, is not checked.
+    capacity : int
+        Tokens of prompt and answer.
+    method : AttentionMethod
+        As it will run.
+    settings : EngineSettings
+    device : torch.device
+        Where the model computes.
+
+    Raises
+    ------
+    DoesNotFit
+        With what is needed, what there is, and what to do.
+    """
+    if shape is None:
+        return
+    options = PlanOptions(device.type, settings.dtype, method.name, chunk_tokens=settings.chunk_tokens)
+    if isinstance(method, Lsh):
+        params = method.params
+        options = replace(
+            options, n_bits=params.n_bits, n_tables=params.n_tables, dense_layers=method.dense_layers
+        )
+    available = room(device.index if device.type == "cuda" else None)
+    require_room(plan_memory(shape, capacity, options), options, available)

@@ -36,6 +36,7 @@ from magicpig_cli.engine.events import (
 from magicpig_cli.engine.memory import measure_memory
 from magicpig_cli.engine.prefill import decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
+from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.threads import available_cores, use_threads
@@ -146,7 +147,7 @@ class Engine:
             notice=lambda sentence: report(Notice(sentence)),
         )
         report(LoadProgress("loading", 0, None))
-        loaded = load_model(source.folder, device, settings.dtype)
+        loaded = load_model(source.folder, device, settings.dtype, source.id)
         engine = cls(settings, loaded, source.id, device)
         info = ModelInfo(
             id=source.id,
@@ -239,6 +240,7 @@ class Engine:
             if _is_proper_prefix(session.token_ids, prompt.token_ids):
                 self._reading = reading
                 return reading
+        require_reading(self.loaded.shape, capacity, method, self.settings, self.device)
         self._reading = Reading(method, Session(method, self.n_layers, capacity, self.device))
         return self._reading
 

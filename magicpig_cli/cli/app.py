@@ -23,6 +23,8 @@ from magicpig_cli.cli.bench import EXAMPLES as BENCH_EXAMPLES
 from magicpig_cli.cli.bench import bench
 from magicpig_cli.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from magicpig_cli.cli.doctor import doctor
+from magicpig_cli.cli.outline import EXAMPLES as OUTLINE_EXAMPLES
+from magicpig_cli.cli.outline import outline
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import claim_standard
 
@@ -55,6 +57,7 @@ app = typer.Typer(
 app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
 app.command(epilog=BENCH_EXAMPLES)(bench)
+app.command(epilog=OUTLINE_EXAMPLES)(outline)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 
 

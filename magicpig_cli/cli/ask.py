@@ -22,7 +22,7 @@ from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
 
 if TYPE_CHECKING:
-    from magicpig_cli.documents import Document
+    from magicpig_cli.documents import Document, PartRequest
 
 EXAMPLES = """\b
 Examples:
@@ -31,6 +31,7 @@ Examples:
   magicpig ask a.txt b.txt notes/ "Where do they disagree?"
   magicpig ask book.txt "Summarize." --json | jq -r .answer
   magicpig ask book.txt "Summarize." -m llama-3.2-1b -n 200
+  magicpig ask report.pdf "Which deadlines are set?" --pages 10-42
 \b
 Exit status: 0 answered, 1 failed, 2 asked wrongly, 3 does not fit,
 130 interrupted, 141 the reader of standard output went away."""
@@ -70,6 +71,9 @@ def ask(
     top_p: options.TopPOption = 1.0,
     seed: options.SeedOption = None,
     system: options.SystemOption = None,
+    section: options.SectionOption = None,
+    pages: options.PagesOption = None,
+    lines: options.LinesOption = None,
     threads: options.ThreadsOption = None,
     offline: options.OfflineOption = False,
     show_text: ShowTextOption = False,
@@ -79,8 +83,9 @@ def ask(
 ) -> int:
     """Answer one question about the sources.
 
-    SOURCE is a file, a folder (its text files, sorted), or - for standard input. Several sources
-    are read in the order given, each under a line with its name. QUESTION comes last.
+    SOURCE is a file (text, PDF, EPUB, Word, HTML, notebook, subtitles), a folder (its files, sorted),
+    or - for standard input. Several sources are read in the order given, each under a line with its
+    name. QUESTION comes last.
 
     The document is read exactly; only the answer is generated with sampled attention, so that
     documents far longer than the GPU's memory can be asked. The answer, and nothing else, goes to
@@ -96,20 +101,22 @@ def ask(
     if answer_options.system is not None:
         options.plain_text("--system", answer_options.system)
     standard: Standard = context.obj
+    part = options.part_request(section, pages, lines)
     if standard.streams.out.fd is None:
         raise ReaderGone
     set_up_libraries(verbose, offline)
     with private(standard.streams, keep_chatter=verbose) as own:
         standard = Standard(own, standard.stdin_open)
         if show_text:
-            return _show_text(sources, standard, quiet)
+            return _show_text(sources, part, standard, quiet)
         question_options = (engine_options, answer_options)
-        return _watched(sources, question, *question_options, standard, quiet, as_json, verbose)
+        return _watched(sources, part, question, *question_options, standard, quiet, as_json, verbose)
 
 
 def _watched(
     sources: Sequence[str],
     question: str,
+    part: PartRequest | None,
     engine_options: options.EngineOptions,
     answer_options: options.AnswerOptions,
     standard: Standard,
@@ -125,7 +132,7 @@ def _watched(
         signals.guard_terminal(view.terminal_fd, view.suspend, view.resume)
         ending = exits.ANSWERED
         try:
-            documents = _read(sources, standard, view)
+            documents = _read(sources, part, standard, view)
             signals.check()
             _answer(documents, question, engine_options, answer_options, view, signals, output)
         except BaseException as error:
@@ -136,13 +143,15 @@ def _watched(
         return exits.finish(view, ending, messages)
 
 
-def _read(sources: Sequence[str], standard: Standard, view: View) -> list[Document]:
+def _read(
+    sources: Sequence[str], part: PartRequest | None, standard: Standard, view: View
+) -> list[Document]:
     """The sources as text, and what the view should tell of them."""
     from magicpig_cli.documents import read_sources
 
     started = perf_counter()
-    documents = read_sources(sources, sys.stdin.buffer if standard.stdin_open else None)
-    infos = [DocumentInfo(d.source, d.encoding, len(d.text), None) for d in documents]
+    documents = read_sources(sources, sys.stdin.buffer if standard.stdin_open else None, part)
+    infos = [DocumentInfo(d.source, d.encoding, len(d.text), None, d.part) for d in documents]
     view.read(infos, [notice for d in documents for notice in d.notices], perf_counter() - started)
     return documents
 
@@ -207,11 +216,11 @@ def _shortened(text: str, limit: int = 60) -> str:
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def _show_text(sources: Sequence[str], standard: Standard, quiet: bool) -> int:
+def _show_text(sources: Sequence[str], part: PartRequest | None, standard: Standard, quiet: bool) -> int:
     from magicpig_cli.documents import read_sources
 
     output, messages = Output(standard.streams.out), Messages(standard.streams.err)
-    for document in read_sources(sources, sys.stdin.buffer if standard.stdin_open else None):
+    for document in read_sources(sources, sys.stdin.buffer if standard.stdin_open else None, part):
         for notice in () if quiet else document.notices:
             messages.line(f"magicpig: {notice}")
         text = document.text_with_heading

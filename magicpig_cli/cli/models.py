@@ -62,7 +62,7 @@ def _located(context: typer.Context, name: str, *, offline: bool, quiet: bool, v
     set_up_libraries(verbose, offline)
     standard: Standard = context.obj
     with private(standard.streams, keep_chatter=verbose) as own, Signals() as signals:
-        progress = _Progress(Messages(own.err), quiet)
+        progress = Progress(Messages(own.err), quiet)
         try:
             source = _resolve(name, offline, progress)
             signals.check()
@@ -79,7 +79,7 @@ def _located(context: typer.Context, name: str, *, offline: bool, quiet: bool, v
     return 0
 
 
-def _resolve(name: str, offline: bool, progress: _Progress) -> ModelSource:
+def _resolve(name: str, offline: bool, progress: Progress) -> ModelSource:
     from magicpig_cli.models.sources import resolve
 
     # `auto` means the GPU's default only where torch sees one, and torch takes seconds to import.
@@ -154,7 +154,7 @@ def _print(context: typer.Context, text: str) -> int:
     return 0
 
 
-class _Progress:
+class Progress:
     """Standard error while something is fetched: one line that grows on a terminal, else one per phase."""
 
     def __init__(self, messages: Messages, quiet: bool) -> None:

@@ -19,7 +19,7 @@ import typer
 from magicpig_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from magicpig_cli.documents import Document
+    from magicpig_cli.documents import Document, PartRequest
     from magicpig_cli.engine.engine import AskRequest, EngineSettings
 
 # The names of attention.registry.METHODS, which cannot be imported here because it needs torch;
@@ -126,6 +126,20 @@ QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
 ]
+SectionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--section", metavar="TITLE", help="Read only this section (`magicpig outline` lists them), or #N."
+    ),
+]
+PagesOption = Annotated[
+    str | None,
+    typer.Option("--pages", metavar="A-B", help="Read only these pages, such as 10-42."),
+]
+LinesOption = Annotated[
+    str | None,
+    typer.Option("--lines", metavar="A:B", help="Read only these lines, such as 1200:2400."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.")]
 
@@ -206,6 +220,21 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
     from magicpig_cli.engine.engine import EngineSettings
 
     return EngineSettings(
+def part_request(section: str | None, pages: str | None, lines: str | None) -> PartRequest | None:
+    """What `--section`, `--pages` and `--lines` ask for, to hand to `read_sources`; None for all.
+
+    Raises
+    ------
+    UsageError
+    """
+    if section is None and pages is None and lines is None:
+        return None
+    from magicpig_cli.documents.selection import part_request as parsed
+
+    title = None if section is None else plain_text("--section", section)
+    return parsed(title, pages, lines)
+
+
         model=options.model,
         device=options.device,
         dtype=options.dtype,

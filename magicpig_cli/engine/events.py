@@ -8,7 +8,10 @@ time. Loading has events of its own, which come before: `LoadProgress`..., `Load
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from magicpig_cli.documents import PartInfo
 
 FinishReason = Literal["stop", "length", "interrupted"]
 
@@ -59,12 +62,22 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class DocumentInfo:
-    """One source as it was read. `tokens` is None until a tokenizer has seen it."""
+    """One source as it was read.
+
+    `tokens` is None until a tokenizer has seen it; `part` is what of it was asked for, None for all of
+    it, and the counts are that part's.
+    """
 
     source: str
     encoding: str
     characters: int
     tokens: int | None
+    part: PartInfo | None = None
+
+    @property
+    def name(self) -> str:
+        """What to call it on a line: the source, and the part of it that is read."""
+        return self.source if self.part is None else f"{self.source}, {self.part.label}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,15 @@ from tokenizers import Tokenizer
 
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.events import DocumentInfo
+from magicpig_cli.engine.sizes import part_sizes
 from magicpig_cli.errors import DoesNotFit, UsageError
 
 # Wording around document and question; chosen by measurement on the embedded model (docs/accuracy.md).
 INTRODUCTION = ""
 BRIDGE = "\n\nQuestion: "
+
+# Kept free for a question and an answer where a part of a document is said to fit.
+RESERVE_TOKENS = 256
 
 # Stand-ins while the template is rendered. Private-use characters, so no template knows them.
 _DOCUMENT_MARK = "\ue0d0document\ue0d1"
@@ -87,10 +91,10 @@ class PromptBuilder:
         prefix = head + [i for ids in encoded for i in ids]
         token_ids = (*prefix, *bridge, *self._plain.encode(question), *tail)
         infos = tuple(
-            DocumentInfo(d.source, d.encoding, len(d.text), len(ids))
+            DocumentInfo(d.source, d.encoding, len(d.text), len(ids), d.part)
             for d, ids in zip(documents, encoded, strict=True)
         )
-        self._check_fit(infos, len(token_ids))
+        self._check_fit(documents, infos, len(token_ids))
         return Prompt(token_ids, len(prefix), infos, len(prefix) - len(head), tuple(notices))
 
     def _frame(self, system: str | None) -> tuple[list[int], list[int], list[int], list[str]]:
@@ -135,20 +139,52 @@ class PromptBuilder:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids if text else []
         return ids
 
-    def _check_fit(self, documents: tuple[DocumentInfo, ...], prompt_tokens: int) -> None:
+    def count(self, text: str) -> int:
+        """Tokens of a text as a document."""
+        return len(self._plain.encode(text))
+
+    def room_tokens(self) -> int:
+        """Tokens of documents that leave room for the template, a question and an answer."""
+        head, bridge, tail, _ = self._frame(None)
+        frame = len(head) + len(bridge) + len(tail)
+        return max(0, self._context_tokens - frame - self._reserve_tokens)
+
+    @property
+    def _reserve_tokens(self) -> int:
+        """For a question and an answer, where a part is said to fit."""
+        return min(RESERVE_TOKENS, self._context_tokens // 8)
+
+    def _check_fit(
+        self, documents: Sequence[Document], infos: tuple[DocumentInfo, ...], prompt_tokens: int
+    ) -> None:
         if prompt_tokens < self._context_tokens:
             return
-        largest = sorted(documents, key=lambda d: d.tokens or 0, reverse=True)[:5]
+        largest = sorted(infos, key=lambda d: d.tokens or 0, reverse=True)[:5]
         listing = ", ".join(f"{d.source} {d.tokens:,}" for d in largest)
-        subject = (
-            "the document" if len(documents) == 1 else f"the {len(documents)} documents (largest: {listing})"
-        )
-        total = sum(d.tokens or 0 for d in documents)
+        subject = "the document" if len(infos) == 1 else f"the {len(infos)} documents (largest: {listing})"
+        total = sum(d.tokens or 0 for d in infos)
         raise DoesNotFit(
             f"{subject} and the question make {prompt_tokens:,} tokens (documents {total:,}), but "
             f"{self._model_id} reads at most {self._context_tokens:,}; choose a model with a longer context "
-            "(`magicpig models ls`), or pipe in a part: head -c 20000 FILE | magicpig ask - QUESTION"
+            f"(`magicpig models ls`), or {self._smaller(documents)}"
         )
+
+    def _smaller(self, documents: Sequence[Document]) -> str:
+        """What of the documents would fit, and how to ask for it."""
+        if len(documents) > 1:
+            return "name fewer sources (`magicpig outline SOURCE` tells the tokens of each)"
+        (document,) = documents
+        room = self.room_tokens()
+        fitting = [s for s in part_sizes(document, self.count) if s.tokens <= room and s.part.kind != "page"]
+        source = document.source
+        if not fitting:
+            paged = any(part.kind == "page" for part in document.parts)
+            option = "--pages A-B or --lines A:B" if paged else "--lines A:B"
+            return f"read a part of it with {option} (`magicpig outline {source}` tells what fits)"
+        named = ", ".join(f'"{size.part.title[:60]}" ({size.tokens:,})' for size in fitting[:3])
+        more = f" and {len(fitting) - 3:,} more" if len(fitting) > 3 else ""
+        fits = "this section fits" if len(fitting) == 1 else "these sections fit"
+        return f"read a part of it with --section TITLE: {fits}: {named}{more} (`magicpig outline {source}`)"
 
 
 class PlainTextEncoder:

@@ -75,7 +75,7 @@ def frame(
 
 def _header(track: Track, width: int, glyphs: Glyphs) -> list[Row]:
     parts = []
-    names = [document.source for document in track.documents]
+    names = [document.name for document in track.documents]
     if names:
         parts.append(harmless(names[0]) if len(names) == 1 else count(len(names), "document"))
     if track.prompted:

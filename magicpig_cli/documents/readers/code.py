@@ -42,9 +42,9 @@ class OtherSourceCode(Reader):
     kind = "source code"
     suffixes = frozenset(
         {
-            ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".kts", ".scala", ".go", ".rs", ".rb",
-            ".php", ".swift", ".cs", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".pl", ".pm", ".jl",
-            ".lua", ".dart",
+            ".js", ".mjs", ".cjs", ".jsx", ".ts", ".tsx", ".java", ".kt", ".kts", ".scala", ".go", ".rs",
+            ".rb", ".php", ".swift", ".cs", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hh", ".pl", ".pm",
+            ".jl", ".lua", ".dart",
         }
     )  # fmt: skip
 

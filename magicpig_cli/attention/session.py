@@ -55,15 +55,22 @@ class Session:
         self.token_ids: list[int] = []
         self.table_build_s = 0.0
 
-    def open_layer(self, layer: int, shape: LayerShape, rule: LayerRule) -> LayerStore:
-        """The layer's store, made at its first call, when its module has said how it attends."""
+    def open_layer(
+        self, layer: int, shape: LayerShape, rule: LayerRule, filled: LayerStore | None = None
+    ) -> LayerStore:
+        """The layer's store, made at its first call, when its module has said how it attends.
+
+        Parameters
+        ----------
+        layer : int
+        shape : LayerShape
+        rule : LayerRule
+        filled : LayerStore, optional
+            To be used instead of an empty one.
+        """
         store = self.stores[layer]
         if store is None:
-            pinned = self.device.type == "cuda"
-            if rule.window is None:
-                store = LayerStore(shape.n_kv_heads, shape.head_dim, self.capacity, pinned)
-            else:
-                store = WindowStore(shape.n_kv_heads, shape.head_dim, rule.window, pinned)
+            store = self._empty_store(shape, rule) if filled is None else filled
             context = LayerContext(
                 layer, self.n_layers, shape, rule.scale, rule.softcap, store, self.stats, self.device
             )
@@ -72,8 +79,33 @@ class Session:
             self.attentions[layer] = self._attention(context, rule.window)
         return store
 
+    def observe(self, layer: int, last_queries: torch.Tensor) -> None:
+        """Queries at the end of a layer that was filled from a file, as `close_layer` would get them."""
+        self._observed[layer] = last_queries
+
+    def take_layer(self, layer: int, other: Session) -> None:
+        """Move a layer that `other` has restored to this session, which then attends with it."""
+        shape, rule = other.rule(layer)
+        store, observed = other.stores[layer], other.observed(layer)
+        self.stores[layer] = None
+        self.open_layer(layer, shape, rule, store)
+        self.close_layer(layer, observed)
+
+    def rule(self, layer: int) -> tuple[LayerShape, LayerRule]:
+        """Shape of an opened layer, and how it attends."""
+        context = self._contexts[layer]
+        if context is None:
+            raise IndexError(f"layer {layer} was not opened")
+        return context.shape, LayerRule(context.scale, context.softcap, self._windows[layer])
+
     def _attention(self, context: LayerContext, window: int | None) -> LayerAttention:
         return self.method.layer(context) if window is None else SlidingWindow(context, window)
+
+    def _empty_store(self, shape: LayerShape, rule: LayerRule) -> LayerStore:
+        pinned = self.device.type == "cuda"
+        if rule.window is None:
+            return LayerStore(shape.n_kv_heads, shape.head_dim, self.capacity, pinned)
+        return WindowStore(shape.n_kv_heads, shape.head_dim, rule.window, pinned)
 
     def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
         """The layer's store holds the whole prompt: let its attention build what it needs."""

@@ -75,6 +75,7 @@ def ask(
     pages: options.PagesOption = None,
     lines: options.LinesOption = None,
     threads: options.ThreadsOption = None,
+    no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
     show_text: ShowTextOption = False,
     quiet: options.QuietOption = False,
@@ -92,7 +93,7 @@ def ask(
     standard output as it is generated; progress goes to standard error.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline
+        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if show_text and as_json:
@@ -100,8 +101,8 @@ def ask(
     sources, question = split_arguments(arguments or [], needs_question=not show_text)
     if answer_options.system is not None:
         options.plain_text("--system", answer_options.system)
-    standard: Standard = context.obj
     part = options.part_request(section, pages, lines)
+    standard: Standard = context.obj
     if standard.streams.out.fd is None:
         raise ReaderGone
     set_up_libraries(verbose, offline)
@@ -115,8 +116,8 @@ def ask(
 
 def _watched(
     sources: Sequence[str],
-    question: str,
     part: PartRequest | None,
+    question: str,
     engine_options: options.EngineOptions,
     answer_options: options.AnswerOptions,
     standard: Standard,

@@ -70,6 +70,10 @@ ThreadsOption = Annotated[
     typer.Option("--threads", parser=_whole, metavar="N", help="CPU threads; default: all that are allowed."),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Do not keep what is read, nor use what was kept (see `magicpig cache`)."),
+]
 AttentionOption = Annotated[
     str,
     typer.Option(
@@ -122,10 +126,6 @@ SystemOption = Annotated[
     str | None,
     typer.Option("--system", metavar="TEXT", help="Instruction before it all."),
 ]
-QuietOption = Annotated[
-    bool,
-    typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
-]
 SectionOption = Annotated[
     str | None,
     typer.Option(
@@ -139,6 +139,10 @@ PagesOption = Annotated[
 LinesOption = Annotated[
     str | None,
     typer.Option("--lines", metavar="A:B", help="Read only these lines, such as 1200:2400."),
+]
+QuietOption = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.")]
@@ -157,6 +161,7 @@ class EngineOptions:
     dense_layers: str | None
     threads: int | None
     offline: bool
+    cache: bool = False
 
     def checked(self) -> EngineOptions:
         """Itself, if every value is in its range.
@@ -215,11 +220,6 @@ class AnswerOptions:
         return self
 
 
-def engine_settings(options: EngineOptions) -> EngineSettings:
-    """What `Engine.load` takes; imports the engine."""
-    from magicpig_cli.engine.engine import EngineSettings
-
-    return EngineSettings(
 def part_request(section: str | None, pages: str | None, lines: str | None) -> PartRequest | None:
     """What `--section`, `--pages` and `--lines` ask for, to hand to `read_sources`; None for all.
 
@@ -235,6 +235,11 @@ def part_request(section: str | None, pages: str | None, lines: str | None) -> P
     return parsed(title, pages, lines)
 
 
+def engine_settings(options: EngineOptions) -> EngineSettings:
+    """What `Engine.load` takes; imports the engine."""
+    from magicpig_cli.engine.engine import EngineSettings
+
+    return EngineSettings(
         model=options.model,
         device=options.device,
         dtype=options.dtype,
@@ -244,6 +249,7 @@ def part_request(section: str | None, pages: str | None, lines: str | None) -> P
         dense_layers=layer_numbers(options.dense_layers),
         threads=options.threads,
         offline=options.offline,
+        cache=options.cache,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from time import perf_counter
 
 import psutil
@@ -25,24 +26,28 @@ from magicpig_cli.engine.events import (
     AttentionInfo,
     DeviceInfo,
     Event,
+    Indexed,
     Loaded,
     LoadProgress,
     ModelInfo,
     Notice,
     Prefilled,
-    PrefillProgress,
     Prompted,
 )
+from magicpig_cli.engine.fingerprint import model_fingerprint
+from magicpig_cli.engine.library import INDEXES, IndexKeeper, Library
 from magicpig_cli.engine.memory import measure_memory
-from magicpig_cli.engine.prefill import decoder_layers, prefill, prefill_work
+from magicpig_cli.engine.prefill import Suspended, decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
 from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.threads import available_cores, use_threads
+from magicpig_cli.models.cachedir import writable_root
 from magicpig_cli.models.load import LoadedModel, choose_device, load_model
 from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.sources import resolve
+from magicpig_cli.store.index_meta import ModelKey
 
 Report = Callable[[LoadProgress | Notice | Loaded], None]
 
@@ -70,6 +75,8 @@ class EngineSettings:
         Tokens that prefill computes at once.
     offline : bool
         Never ask the network.
+    cache : bool
+        Keep on disk what was read, and look there before reading.
     """
 
     model: str = "auto"
@@ -83,6 +90,7 @@ class EngineSettings:
     threads: int | None = None
     chunk_tokens: int = 512
     offline: bool = False
+    cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +108,28 @@ class AskRequest:
 
 @dataclass(slots=True)
 class Reading:
-    """A session that has read documents, and the point behind them that later questions come back to."""
+    """A session that has read documents, and the point behind them that later questions come back to.
+
+    `index` is where a part of it was read from just now, which took `open_s`.
+    """
 
     method: AttentionMethod
     session: Session
     mark: SessionMark | None = None
+    index: Path | None = None
+    open_s: float = 0.0
 
 
 class Engine:
     """A loaded model that answers. Build it with `Engine.load`."""
 
     def __init__(
-        self, settings: EngineSettings, loaded: LoadedModel, model_id: str, device: torch.device
+        self,
+        settings: EngineSettings,
+        loaded: LoadedModel,
+        model_id: str,
+        device: torch.device,
+        library: Library | None = None,
     ) -> None:
         self.settings = settings
         self.model_id = model_id
@@ -120,6 +138,7 @@ class Engine:
         self.loaded = loaded
         self._prompts = PromptBuilder(loaded.tokenizer, model_id, loaded.context_tokens)
         self._reading: Reading | None = None
+        self._library = library
 
     @classmethod
     def load(cls, settings: EngineSettings, report: Report = lambda event: None) -> Engine:
@@ -148,7 +167,10 @@ class Engine:
         )
         report(LoadProgress("loading", 0, None))
         loaded = load_model(source.folder, device, settings.dtype, source.id)
-        engine = cls(settings, loaded, source.id, device)
+        library = None
+        if settings.cache:
+            library = _open_library(source.folder, source.id, loaded, threads, report)
+        engine = cls(settings, loaded, source.id, device, library)
         info = ModelInfo(
             id=source.id,
             architecture=loaded.architecture,
@@ -172,22 +194,69 @@ class Engine:
         """
         started = perf_counter()
         prompt = self._prompts.build(request.documents, request.question, request.system)
+        max_tokens = min(request.max_tokens, self.loaded.context_tokens - len(prompt.token_ids))
+        with Keeping(self._library) as keeping:
+            logits = yield from self._prefilled(prompt, max_tokens, keeping)
+            if logits is None or self._reading is None:
+                raise RuntimeError("a prompt with a question leaves something to read")
+            session = self._reading.session
+            yield from decode(
+                logits,
+                make_step(self.loaded.model, session),
+                session.stats,
+                Sampler(request.temperature, request.top_p, request.seed),
+                self.loaded.tokenizer,
+                self.loaded.stop_ids,
+                max_tokens,
+                started,
+            )
+            yield measure_memory(self.device, session, self.loaded.weight_bytes)
+            yield from keeping.outcome()
+
+    @torch.inference_mode()
+    def read(self, documents: Sequence[Document], system: str | None = None) -> Iterator[Event]:
+        """Read documents for questions that come later, and keep them on disk; no answer.
+
+        Raises
+        ------
+        UsageError, DoesNotFit
+            Before anything is computed.
+        """
+        prompt = self._prompts.prefix(documents, system)
+        with Keeping(self._library) as keeping:
+            yield from self._prefilled(prompt, 0, keeping)
+            yield from keeping.outcome()
+
+    def close(self) -> None:
+        """Let go of the documents read, and of their indexes."""
+        self._reading = None
+        if self._library is not None:
+            self._library.close()
+
+    def _prefilled(
+        self, prompt: Prompt, max_tokens: int, keeping: Keeping
+    ) -> Generator[Event, None, torch.Tensor | None]:
+        """Read a prompt, or as much of it as is not known from before; tell about it.
+
+        Gives the logits of the prompt's last token, None if there was nothing to read.
+        """
         method = self._method(prompt)
-        model, context = self.loaded.model, self.loaded.context_tokens
-        max_tokens = min(request.max_tokens, context - len(prompt.token_ids))
         reading = self._reading_of(prompt, method, len(prompt.token_ids) + max_tokens)
         session = reading.session
         reused = session.n_tokens
         yield from map(Notice, prompt.notices)
+        yield from keeping.notices()
         yield Prompted(
             documents=prompt.documents,
             document_tokens=prompt.document_tokens,
             prompt_tokens=len(prompt.token_ids),
             reused_tokens=reused,
             attention=_attention_info(self.settings.attention, method),
+            index_path=None if reading.index is None else str(reading.index),
+            open_s=reading.open_s,
         )
         prefill_started = perf_counter()
-        logits = yield from self._read(reading, prompt)
+        logits = yield from self._read(reading, prompt, keeping)
         yield Prefilled(
             prompt_tokens=len(prompt.token_ids),
             computed_tokens=len(prompt.token_ids) - reused,
@@ -197,43 +266,40 @@ class Engine:
             table_bytes=session.table_bytes,
         )
         yield measure_memory(self.device, session, self.loaded.weight_bytes)
-        yield from decode(
-            logits,
-            make_step(model, session),
-            session.stats,
-            Sampler(request.temperature, request.top_p, request.seed),
-            self.loaded.tokenizer,
-            self.loaded.stop_ids,
-            max_tokens,
-            started,
-        )
-        yield measure_memory(self.device, session, self.loaded.weight_bytes)
+        return logits
 
-    def _read(self, reading: Reading, prompt: Prompt) -> Generator[PrefillProgress, None, torch.Tensor]:
-        """Prefill what the session lacks: the documents, a mark to come back to, then the question.
-
-        Gives the logits of the prompt's last token.
-        """
+    def _read(
+        self, reading: Reading, prompt: Prompt, keeping: Keeping
+    ) -> Generator[Event, None, torch.Tensor | None]:
+        """Prefill what the session lacks: the documents, a mark to come back to, then the question."""
         session, chunk = reading.session, self.settings.chunk_tokens
         known, prefix, whole = session.n_tokens, prompt.prefix_tokens, len(prompt.token_ids)
         model = self.loaded.model
         work = prefill_work(model, known, max(0, prefix - known))
-        boundary = work / (work + prefill_work(model, max(known, prefix), whole - max(known, prefix)))
+        rest = prefill_work(model, max(known, prefix), whole - max(known, prefix))
+        boundary = work / (work + rest) if work + rest else 1.0
+        logits = None
         if known < prefix:
             document = prompt.token_ids[known:prefix]
-            yield from prefill(model, session, document, chunk, (0.0, boundary))
+            keeper, suspended = keeping.begin(prompt, session, chunk)
+            yield from keeping.notices()
+            logits = yield from prefill(model, session, document, chunk, (0.0, boundary), keeper, suspended)
             reading.mark = session.mark()
+            keeping.finish()
         question = prompt.token_ids[session.n_tokens :]
-        return (yield from prefill(model, session, question, chunk, (boundary, 1.0)))
+        if question:
+            logits = yield from prefill(model, session, question, chunk, (boundary, 1.0))
+        return logits
 
     def _reading_of(self, prompt: Prompt, method: AttentionMethod, capacity: int) -> Reading:
-        """The last reading if this prompt begins with what it holds, else a fresh one.
+        """What is known of this prompt: from the last reading, else from an index on disk, else nothing.
 
         A prompt that goes on where the last one ended (a chat) keeps every token; one that asks
         something else of the same documents comes back to the mark at their end.
         """
         reading, self._reading = self._reading, None
         if reading is not None and reading.method == method and reading.mark is not None:
+            reading.index, reading.open_s = None, 0.0
             session = reading.session
             if not _is_proper_prefix(session.token_ids, prompt.token_ids):
                 session.rewind(reading.mark)
@@ -241,8 +307,24 @@ class Engine:
                 self._reading = reading
                 return reading
         require_reading(self.loaded.shape, capacity, method, self.settings, self.device)
-        self._reading = Reading(method, Session(method, self.n_layers, capacity, self.device))
+        self._reading = self._opened(prompt, method, capacity)
         return self._reading
+
+    def _opened(self, prompt: Prompt, method: AttentionMethod, capacity: int) -> Reading:
+        """A reading from the library, or a fresh one."""
+
+        def empty() -> Session:
+            return Session(method, self.n_layers, capacity, self.device)
+
+        started = perf_counter()
+        opened = None
+        if self._library is not None:
+            self._library.close()
+            opened = self._library.open_session(prompt.token_ids[: prompt.prefix_tokens], empty)
+        if opened is None:
+            return Reading(method, empty())
+        mark = opened.session.mark() if opened.complete else None
+        return Reading(method, opened.session, mark, opened.path, perf_counter() - started)
 
     def _method(self, prompt: Prompt) -> AttentionMethod:
         settings = self.settings
@@ -256,6 +338,65 @@ class Engine:
             hash_seed=settings.hash_seed,
         )
         return build_method(settings.attention, options)
+
+
+class Keeping:
+    """Keeping what one request reads, if there is a library: a context that leaves nothing half done."""
+
+    def __init__(self, library: Library | None) -> None:
+        self._library = library
+        self._keeper: IndexKeeper | None = None
+        self._finished = False
+
+    def __enter__(self) -> Keeping:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._keeper is not None:
+            self._keeper.result()
+            self._keeper.leave()
+
+    def begin(
+        self, prompt: Prompt, session: Session, chunk_tokens: int
+    ) -> tuple[IndexKeeper | None, Suspended | None]:
+        """What to tell of the reading of a prompt's prefix, and where an interrupted one stood."""
+        if self._library is None:
+            return None, None
+        prefix = prompt.token_ids[: prompt.prefix_tokens]
+        names = [document.source for document in prompt.documents]
+        self._keeper = self._library.keeper(prefix, names, session, chunk_tokens)
+        return self._keeper, None if self._keeper is None else self._keeper.taken_up()
+
+    def finish(self) -> None:
+        """The prefix is read."""
+        if self._keeper is not None:
+            self._keeper.finish()
+
+    def notices(self) -> Iterator[Notice]:
+        """What the library has to say."""
+        if self._library is not None:
+            yield from map(Notice, self._library.notices())
+
+    def outcome(self) -> Iterator[Notice | Indexed]:
+        """Wait for the disk, and tell what is kept."""
+        kept = None if self._keeper is None else self._keeper.result()
+        yield from self.notices()
+        if kept is not None:
+            yield Indexed(str(kept.path), kept.n_tokens, kept.n_bytes)
+
+
+def _open_library(
+    folder: Path, model_id: str, loaded: LoadedModel, threads: int, report: Report
+) -> Library | None:
+    """The library in the cache folder; None, with a notice, if there can be none."""
+    quantization = "none"
+    fingerprint = model_fingerprint(folder, loaded.model.config, loaded.weight_dtype, quantization)
+    key = ModelKey(fingerprint, model_id, loaded.weight_dtype, quantization)
+    try:
+        return Library.open(writable_root(lambda text: report(Notice(text))) / INDEXES, key, threads)
+    except OSError as error:
+        report(Notice(f"what is read cannot be kept: {(error.strerror or str(error)).lower()}"))
+        return None
 
 
 def _is_proper_prefix(known: Sequence[int], prompt: Sequence[int]) -> bool:

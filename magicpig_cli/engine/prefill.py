@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +25,46 @@ from magicpig_cli.store.kv import LayerStore
 
 # Queries kept for methods that choose keys by an observation window (SnapKV uses at most 64).
 _OBSERVED_QUERIES = 64
+
+
+# A chunk's hidden state, (1, n, hidden), and the last layer that it has been through.
+Chunk = tuple[int, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """An interrupted reading.
+
+    Attributes
+    ----------
+    layer : int
+        The first that is not finished; all tokens have been through those before it.
+    chunks_done : int
+        Chunks that have been through it as well.
+    hidden : torch.Tensor
+        Of all tokens, (n_tokens, hidden_size).
+    keys, values : torch.Tensor
+        The layer's own of these chunks, (n_kv_heads, n, head_dim).
+    queries : torch.Tensor
+        Their last queries, (n_q_heads, at most 64, head_dim).
+    """
+
+    layer: int
+    chunks_done: int
+    hidden: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    queries: torch.Tensor
+
+
+class Keeper(Protocol):
+    """Keeps what a reading has computed, should it be wanted again."""
+
+    def layer_finished(self, layer: int) -> None:
+        """The session holds all tokens of this layer."""
+
+    def suspend(self, suspended: Suspended) -> None:
+        """The reading is being interrupted."""
 
 
 class LayerPrefill:
@@ -40,6 +81,7 @@ class LayerPrefill:
         self._filled = self._n_known = 0
         self._keys = self._values = self._queries = torch.empty(0)
         self._store: LayerStore | None = None
+        self._suspended: Suspended | None = None
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
@@ -59,11 +101,12 @@ class LayerPrefill:
     def _begin(self, layer: int, query: torch.Tensor, key: torch.Tensor, rule: LayerRule) -> None:
         """Room for the layer, and what its store already holds."""
         session = self._session
+        self._layer = -1  # until all of it is in order
         shape = LayerShape(query.shape[0], key.shape[0], key.shape[2])
         store = session.open_layer(layer, shape, rule)
         n_known = session.n_tokens - store.first_token
         size = (shape.n_kv_heads, n_known + self._n_new, shape.head_dim)
-        if self._layer < 0 or self._keys.shape != size:
+        if self._keys.shape != size:
             self._keys = torch.empty(size, dtype=query.dtype, device=query.device)
             self._values = torch.empty_like(self._keys)
         known_keys, known_values = store.read(store.first_token, session.n_tokens)
@@ -72,7 +115,44 @@ class LayerPrefill:
         self._queries = query[:, :0]
         self._n_known = self._filled = n_known
         self._store = store
+        if self._suspended is not None and self._suspended.layer == layer:
+            self._take_up(self._suspended)
         self._layer = layer
+
+    def _take_up(self, suspended: Suspended) -> None:
+        """What an interrupted reading had computed of the layer that begins now."""
+        self._filled = self._n_known + suspended.keys.shape[1]
+        self._keys[:, self._n_known : self._filled] = suspended.keys
+        self._values[:, self._n_known : self._filled] = suspended.values
+        self._queries = suspended.queries.to(self._queries)
+
+    def go_on_from(self, suspended: Suspended) -> None:
+        """Begin the layer of an interrupted reading where that one stood."""
+        self._suspended = suspended
+
+    def suspended(self, hidden: Sequence[Chunk], keeper: Keeper) -> Suspended | None:
+        """What has been computed, for a later reading to go on from; None if there is nothing yet.
+
+        Parameters
+        ----------
+        hidden : sequence of (layer, tensor)
+            The chunks, and the last layer that each has been through (-1 for none).
+        keeper : Keeper
+            Told of the layer that all chunks have been through, should it not know yet.
+        """
+        layer = max(done for done, _ in hidden)
+        if layer < 0:
+            return None
+        chunks_done = sum(done == layer for done, _ in hidden)
+        if chunks_done == len(hidden):
+            if self._layer == layer:  # interrupted on its way to the store
+                self.finish_layer()
+                keeper.layer_finished(layer)
+            layer, chunks_done = layer + 1, 0
+        stop = self._n_known + sum(state.shape[1] for _, state in hidden[:chunks_done])
+        new = slice(self._n_known, stop)
+        states = torch.cat([state for _, state in hidden], dim=1)[0]
+        return Suspended(layer, chunks_done, states, self._keys[:, new], self._values[:, new], self._queries)
 
     def finish_layer(self) -> None:
         """Move the layer's new keys and values to its store, and tell its attention."""
@@ -89,6 +169,8 @@ def prefill(
     token_ids: Sequence[int],
     chunk_tokens: int,
     span: tuple[float, float] = (0.0, 1.0),
+    keeper: Keeper | None = None,
+    suspended: Suspended | None = None,
 ) -> Generator[PrefillProgress, None, torch.Tensor]:
     """Read `token_ids` after what the session already holds.
 
@@ -104,6 +186,11 @@ def prefill(
         Tokens computed at once.
     span : tuple of float
         The part of the whole reading that this call is, as its `fraction` tells.
+    keeper : Keeper, optional
+        Told of each finished layer, and of an interruption.
+    suspended : Suspended, optional
+        Go on from there: an interrupted reading of the same tokens in the same chunks, whose finished
+        layers the session already holds.
 
     Yields
     ------
@@ -120,25 +207,55 @@ def prefill(
     device = next(model.parameters()).device
     starts = range(0, len(token_ids), chunk_tokens)
     chunks = [torch.tensor([token_ids[s : s + chunk_tokens]], device=device) for s in starts]
-    calls, hidden = _record_calls(model, layers, chunks, session.n_tokens)
+    calls, embedded = _record_calls(model, layers, chunks, session.n_tokens)
     cost = _chunk_costs(model, session.n_tokens, [c.shape[1] for c in chunks])
     known, all_tokens = session.n_tokens, session.n_tokens + len(token_ids)
     share = (span[1] - span[0]) / (sum(cost) * len(layers))
     fraction = span[0]
     attender = LayerPrefill(session, len(token_ids))
-    for index, layer in enumerate(layers):
-        with upcast(layer):
-            for i, chunk_calls in enumerate(calls):
-                args, kwargs = chunk_calls[index]
-                hidden[i] = _tensor(layer(hidden[i], *args, **(kwargs | {"magicpig": attender})))
-                fraction += cost[i] * share
-                done = min(all_tokens, known + (i + 1) * chunk_tokens)
-                yield PrefillProgress(
-                    index, len(layers), done, all_tokens, fraction, perf_counter() - started
-                )
-        attender.finish_layer()
+    hidden: list[Chunk] = [(-1, state) for state in embedded]
+    first = 0
+    if suspended is not None:
+        hidden = _taken_up(suspended, embedded)
+        attender.go_on_from(suspended)
+        first = suspended.layer
+        fraction += share * (first * sum(cost) + sum(cost[: suspended.chunks_done]))
+    try:
+        for index in range(first, len(layers)):
+            layer = layers[index]
+            with upcast(layer):
+                for i, chunk_calls in enumerate(calls):
+                    layers_done, state = hidden[i]
+                    if layers_done < index:
+                        args, kwargs = chunk_calls[index]
+                        output = layer(state, *args, **(kwargs | {"magicpig": attender}))
+                        # In one store, so that an interruption finds the chunk before or after the layer.
+                        hidden[i] = (index, _tensor(output))
+                        fraction += cost[i] * share
+                    done = min(all_tokens, known + (i + 1) * chunk_tokens)
+                    yield PrefillProgress(
+                        index, len(layers), done, all_tokens, fraction, perf_counter() - started
+                    )
+            attender.finish_layer()
+            if keeper is not None:
+                keeper.layer_finished(index)
+    except (KeyboardInterrupt, GeneratorExit):
+        if keeper is not None:
+            state_now = attender.suspended(hidden, keeper)
+            if state_now is not None:
+                keeper.suspend(state_now)
+        raise
     session.token_ids.extend(token_ids)
-    return _last_logits(model, layers, chunks[-1], hidden[-1][:, -1:], session.n_tokens)
+    return _last_logits(model, layers, chunks[-1], hidden[-1][1][:, -1:], session.n_tokens)
+
+
+def _taken_up(suspended: Suspended, embedded: list[torch.Tensor]) -> list[Chunk]:
+    """The chunks' states as an interrupted reading left them."""
+    states = suspended.hidden.split([state.shape[1] for state in embedded])
+    return [
+        (suspended.layer if i < suspended.chunks_done else suspended.layer - 1, state[None].to(like))
+        for i, (state, like) in enumerate(zip(states, embedded, strict=True))
+    ]
 
 
 def decoder_layers(model: Any) -> list[Any]:

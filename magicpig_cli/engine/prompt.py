@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -86,16 +86,35 @@ class PromptBuilder:
         """
         if not question.strip():
             raise UsageError('the question is empty; give one, such as "summarize chapter 3"')
+        prefix, (bridge, tail) = self._prefix(documents, system)
+        token_ids = (*prefix.token_ids, *bridge, *self._plain.encode(question), *tail)
+        self._check_fit(documents, prefix.documents, len(token_ids))
+        return replace(prefix, token_ids=token_ids)
+
+    def prefix(self, documents: Sequence[Document], system: str | None) -> Prompt:
+        """What every question about the documents begins with, checked to leave room for one.
+
+        Raises
+        ------
+        DoesNotFit
+        """
+        prefix, (bridge, tail) = self._prefix(documents, system)
+        self._check_fit(documents, prefix.documents, len(prefix.token_ids) + len(bridge) + 1 + len(tail))
+        return prefix
+
+    def _prefix(
+        self, documents: Sequence[Document], system: str | None
+    ) -> tuple[Prompt, tuple[list[int], list[int]]]:
+        """The prompt up to the end of the documents; and token ids before and after a question."""
         head, bridge, tail, notices = self._frame(system)
         encoded = [self._plain.encode(document.text_with_heading) for document in documents]
-        prefix = head + [i for ids in encoded for i in ids]
-        token_ids = (*prefix, *bridge, *self._plain.encode(question), *tail)
+        token_ids = (*head, *(i for ids in encoded for i in ids))
         infos = tuple(
             DocumentInfo(d.source, d.encoding, len(d.text), len(ids), d.part)
             for d, ids in zip(documents, encoded, strict=True)
         )
-        self._check_fit(documents, infos, len(token_ids))
-        return Prompt(token_ids, len(prefix), infos, len(prefix) - len(head), tuple(notices))
+        n_prefix = len(token_ids)
+        return Prompt(token_ids, n_prefix, infos, n_prefix - len(head), tuple(notices)), (bridge, tail)
 
     def _frame(self, system: str | None) -> tuple[list[int], list[int], list[int], list[str]]:
         """Token ids before the document, between document and question, and after; and notices."""

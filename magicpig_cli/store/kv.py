@@ -82,6 +82,33 @@ class LayerStore:
         rows = self._tensor[:, start - self.first_token : stop - self.first_token]
         return rows[:, :, 0], rows[:, :, 1]
 
+    def claim(self, first_token: int, n_tokens: int) -> np.ndarray:
+        """Count tokens first_token to n_tokens - 1 as seen; whoever calls fills their rows.
+
+        Returns
+        -------
+        numpy.ndarray
+            Their rows, uint16, (n_kv_heads, n_tokens - first_token, 2, head_dim).
+        """
+        self.first_token = self.n_tokens = first_token
+        self.reserve(n_tokens - first_token)
+        self.n_tokens = n_tokens
+        return self.rows[:, : n_tokens - first_token]
+
+    def adopt(self, rows: torch.Tensor) -> None:
+        """Keep the rows in this memory from now on, such as a private mapping of a file.
+
+        Parameters
+        ----------
+        rows : torch.Tensor
+            bf16, (n_kv_heads, capacity, 2, head_dim), C-contiguous and writable.
+        """
+        self._adopt(rows)
+
+    def truncate(self, n_tokens: int) -> None:
+        """Forget every token from `n_tokens` on, which is at least `first_token`."""
+        self.n_tokens = min(self.n_tokens, n_tokens)
+
     def mark(self) -> Any:
         """What `rewind` needs to come back to this length."""
         return self.n_tokens
@@ -95,7 +122,8 @@ class LayerStore:
         if capacity > self.capacity:
             n_kv_heads, _, two, head_dim = self._tensor.shape
             grown = allocate_rows((n_kv_heads, capacity, two, head_dim), self._pinned)
-            grown[:, : self.n_tokens] = self._tensor[:, : self.n_tokens]
+            used = self.n_tokens - self.first_token
+            grown[:, :used] = self._tensor[:, :used]
             self._adopt(grown)
 
     def _make_room(self, start: int, stop: int) -> None:

@@ -74,7 +74,7 @@ def result(track: Track, ending: Ending) -> dict[str, Any]:
         "cache": {
             "hit": bool(prompted and prompted.reused_tokens),
             "tokens_reused": prompted.reused_tokens if prompted else 0,
-            "path": None,
+            "path": track.index_path,
         },
         "notices": list(track.notices),
     }

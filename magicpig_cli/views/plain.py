@@ -112,8 +112,12 @@ def prefilled_line(event: Prefilled, track: Track) -> str:
     kept = f"keys and values {byte_size(event.kv_bytes)}"
     if event.table_bytes:
         kept += f", tables {byte_size(event.table_bytes)}"
+    known = ""
+    if track.prompted and track.prompted.reused_tokens:
+        place = "the index" if track.prompted.index_path else "memory"
+        known = f" ({track.prompted.reused_tokens:,} of them from {place})"
     return (
-        f"read {count(event.prompt_tokens, 'token')} in {duration(event.prefill_s)} "
+        f"read {count(event.prompt_tokens, 'token')}{known} in {duration(event.prefill_s)} "
         f"({event.tokens_per_s:,.0f} tokens/s); {kept}"
     )
 

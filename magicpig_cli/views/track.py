@@ -10,6 +10,7 @@ from magicpig_cli.engine.events import (
     DocumentInfo,
     Event,
     Finished,
+    Indexed,
     Loaded,
     LoadProgress,
     Memory,
@@ -42,6 +43,7 @@ class Track:
     loading: LoadProgress | None = None
     loaded: Loaded | None = None
     prompted: Prompted | None = None
+    indexed: Indexed | None = None
     prefill: PrefillProgress | None = None
     prefilled: Prefilled | None = None
     memory: Memory | None = None
@@ -68,6 +70,8 @@ class Track:
                 self.loaded = event
             case Prompted():
                 self.prompted, self.documents = event, event.documents
+            case Indexed():
+                self.indexed = event
             case PrefillProgress():
                 self.phase, self.prefill = "prefill", event
             case Prefilled():
@@ -97,6 +101,13 @@ class Track:
     @property
     def answer(self) -> str:
         return "".join(self._pieces)
+
+    @property
+    def index_path(self) -> str | None:
+        """The index that was used, or that was made of this reading."""
+        if self.indexed is not None:
+            return self.indexed.path
+        return self.prompted.index_path if self.prompted else None
 
     @property
     def step_ms(self) -> float | None:

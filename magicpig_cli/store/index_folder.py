@@ -1,0 +1,204 @@
+"""The folder of indexes: finding, taking, removing and bounding them, with other processes at work in it.
+
+An index is a sub-folder named by its key. It appears by one rename, when it is whole, and goes by one
+rename, when nobody uses it; in between its files never change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from magicpig_cli.errors import DamagedFile
+from magicpig_cli.store.index_meta import CHAIN_TOKENS, IndexHead, ModelKey, read_head, token_chain
+
+_PARTIAL = ".partial-"
+_REMOVED = ".removed-"
+_LOCKS = ".locks"
+
+
+@dataclass(slots=True)
+class InUse:
+    """An index that must not be removed meanwhile; `release` it."""
+
+    path: Path
+    _lock: FileLock = field(repr=False)
+
+    def release(self) -> None:
+        self._lock.release()
+        Path(self._lock.lock_file).unlink(missing_ok=True)
+
+
+class IndexFolder:
+    """Parameters: `root`, which need not exist until something is written."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def create(self) -> bool:
+        """Make the folder, private to the user; True if it was not there before."""
+        try:
+            self.root.mkdir(mode=0o700, parents=True)
+        except FileExistsError:
+            self._locks.mkdir(mode=0o700, exist_ok=True)
+            return False
+        self._locks.mkdir(mode=0o700, exist_ok=True)
+        return True
+
+    def heads(self) -> tuple[list[IndexHead], list[tuple[str, DamagedFile]]]:
+        """Every index, the last used first; and the keys of those that are damaged."""
+        heads: list[IndexHead] = []
+        damaged: list[tuple[str, DamagedFile]] = []
+        for folder in self._folders():
+            try:
+                heads.append(read_head(folder))
+            except DamagedFile as error:
+                damaged.append((folder.name, error))
+            except FileNotFoundError:
+                if folder.exists():  # else another process has just removed it
+                    damaged.append((folder.name, DamagedFile(f"{folder} has lost its files")))
+        return sorted(heads, key=lambda head: -head.last_used), damaged
+
+    def nearest(self, model: ModelKey, token_ids: np.ndarray) -> list[tuple[IndexHead, int]]:
+        """Indexes of the same model that begin as these tokens do, the longest likeness first.
+
+        Returns
+        -------
+        list of (IndexHead, int)
+            With the number of tokens that are certainly alike, a multiple of CHAIN_TOKENS or all.
+        """
+        chain = token_chain(token_ids)
+        found = []
+        for head in self.heads()[0]:
+            if head.model.fingerprint == model.fingerprint:
+                alike = _common_length(chain, head.chain)
+                if alike:
+                    found.append((head, alike))
+        return sorted(found, key=lambda pair: -pair[1])
+
+    def take(self, key: str) -> InUse | None:
+        """Use an index: nobody removes it until it is released. None if there is none of that key."""
+        folder = self.root / key
+        if not folder.is_dir():
+            return None
+        self.create()
+        with self._changing():
+            if not folder.is_dir():
+                return None
+            name = f"{key}.use-{os.getpid()}-{uuid.uuid4().hex[:8]}"
+            lock = FileLock(self._locks / name, mode=0o600, thread_local=False)
+            lock.acquire(timeout=0)
+        with contextlib.suppress(OSError):  # a folder that cannot be written can still be read
+            os.utime(folder / "index.json")
+        return InUse(folder, lock)
+
+    def remove(self, key: str) -> bool:
+        """Remove an index; False if it is in use, or there is none."""
+        folder = self.root / key
+        if not folder.is_dir():
+            return False
+        with self._changing():
+            if self._is_in_use(key):
+                return False
+            doomed = self.root / f"{_REMOVED}{key}-{uuid.uuid4().hex[:8]}"
+            try:
+                folder.rename(doomed)
+            except FileNotFoundError:
+                return False
+        shutil.rmtree(doomed, ignore_errors=True)
+        return True
+
+    def is_in_use(self, key: str) -> bool:
+        with self._changing():
+            return self._is_in_use(key)
+
+    def evict(self, limit_bytes: int, keep: str) -> list[IndexHead]:
+        """Remove indexes, the longest unused first, until the rest takes no more than `limit_bytes`.
+
+        Never the one named `keep`, nor one in use.
+        """
+        heads, _ = self.heads()
+        total = sum(head.n_bytes for head in heads)
+        removed = []
+        for head in reversed(heads):
+            if total <= limit_bytes:
+                break
+            if head.key != keep and self.remove(head.key):
+                total -= head.n_bytes
+                removed.append(head)
+        return removed
+
+    def clean(self) -> None:
+        """Remove what killed processes left behind: unfinished copies and removals, locks of nobody."""
+        if not self.root.is_dir():
+            return
+        for doomed in self.root.glob(f"{_REMOVED}*"):
+            shutil.rmtree(doomed, ignore_errors=True)
+        for folder in self.root.glob(f"{_PARTIAL}*"):
+            key = folder.name.removeprefix(_PARTIAL)
+            lock = self.writing_lock(key)
+            with contextlib.suppress(Timeout), lock.acquire(timeout=0):
+                if not (folder / "resume.json").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
+        with self._changing():
+            self._is_in_use("*")
+
+    def partials(self) -> list[Path]:
+        """Readings that were interrupted, or are under way."""
+        return sorted(self.root.glob(f"{_PARTIAL}*")) if self.root.is_dir() else []
+
+    def partial(self, key: str) -> Path:
+        """Where the index of that key is being written."""
+        return self.root / f"{_PARTIAL}{key}"
+
+    def writing_lock(self, key: str) -> FileLock:
+        """Held by the one process that writes the index of that key."""
+        # Not bound to a thread: it is released where the writing ends.
+        return FileLock(self._locks / f"{key}.write", mode=0o600, thread_local=False)
+
+    @property
+    def _locks(self) -> Path:
+        return self.root / _LOCKS
+
+    def _folders(self) -> list[Path]:
+        if not self.root.is_dir():
+            return []
+        return [p for p in self.root.iterdir() if p.is_dir() and not p.name.startswith(".")]
+
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[None]:
+        """One process at a time takes or removes: each for a moment only."""
+        self._locks.mkdir(mode=0o700, exist_ok=True)
+        with FileLock(self._locks / "folder", mode=0o600):
+            yield
+
+    def _is_in_use(self, key: str) -> bool:
+        """Whether some process uses it; locks of processes that are gone are removed on the way."""
+        used = False
+        for path in self._locks.glob(f"{key}.use-*"):
+            lock = FileLock(path, mode=0o600)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                used = True
+                continue
+            lock.release()
+            path.unlink(missing_ok=True)
+        return used
+
+
+def _common_length(chain: tuple[str, ...], other: tuple[str, ...]) -> int:
+    alike = 0
+    for mine, theirs in zip(chain, other, strict=False):
+        if mine != theirs:
+            break
+        alike += CHAIN_TOKENS
+    return alike

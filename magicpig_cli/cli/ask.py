@@ -75,6 +75,7 @@ def ask(
     pages: options.PagesOption = None,
     lines: options.LinesOption = None,
     threads: options.ThreadsOption = None,
+    no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
     show_text: ShowTextOption = False,
     quiet: options.QuietOption = False,
@@ -92,7 +93,7 @@ def ask(
     standard output as it is generated; progress goes to standard error.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline
+        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if show_text and as_json:

@@ -70,6 +70,10 @@ ThreadsOption = Annotated[
     typer.Option("--threads", parser=_whole, metavar="N", help="CPU threads; default: all that are allowed."),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
+NoCacheOption = Annotated[
+    bool,
+    typer.Option("--no-cache", help="Do not keep what is read, nor use what was kept (see `magicpig cache`)."),
+]
 AttentionOption = Annotated[
     str,
     typer.Option(
@@ -157,6 +161,7 @@ class EngineOptions:
     dense_layers: str | None
     threads: int | None
     offline: bool
+    cache: bool = False
 
     def checked(self) -> EngineOptions:
         """Itself, if every value is in its range.
@@ -244,6 +249,7 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
         dense_layers=layer_numbers(options.dense_layers),
         threads=options.threads,
         offline=options.offline,
+        cache=options.cache,
     )
 
 

@@ -1,8 +1,8 @@
 """What the engine tells while it works: the only thing that views, JSON and benchmarks see.
 
 `Engine.generate` yields these in order: `Prompted`, `PrefillProgress`..., `Prefilled`, then for
-each step a `Token` and a `Step`, and last `Finished`. `Notice` and `Memory` may come at any
-time. Loading has events of its own, which come before: `LoadProgress`..., `Loaded`.
+each step a `Token` and a `Step`, and last `Finished`. `Notice`, `Memory` and `Indexed` may come at
+any time. Loading has events of its own, which come before: `LoadProgress`..., `Loaded`.
 """
 
 from __future__ import annotations
@@ -92,13 +92,28 @@ class AttentionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt is built and fits."""
+    """The prompt is built and fits.
+
+    `reused_tokens` of it need not be read: they are in memory or in the index at `index_path`, which
+    took `open_s` to open; `index_path` is None without one.
+    """
 
     documents: tuple[DocumentInfo, ...]
     document_tokens: int
     prompt_tokens: int
     reused_tokens: int
     attention: AttentionInfo
+    index_path: str | None = None
+    open_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """What was read is kept on disk."""
+
+    path: str
+    tokens: int
+    n_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,5 +205,15 @@ class Finished:
 
 
 Event = (
-    Notice | LoadProgress | Loaded | Prompted | PrefillProgress | Prefilled | Token | Step | Memory | Finished
+    Notice
+    | LoadProgress
+    | Loaded
+    | Prompted
+    | Indexed
+    | PrefillProgress
+    | Prefilled
+    | Token
+    | Step
+    | Memory
+    | Finished
 )

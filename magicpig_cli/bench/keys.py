@@ -2,9 +2,9 @@
 
 Independent Gaussian keys would make sampling look cheaper than it is. Real keys (SmolLM2-135M
 reading 3,000 tokens of a novel, layers 0 and 16 left out) have a mean as long as their
-deviation from it, variance in 40 % of their dimensions, neighbours that resemble each other,
-and cosines to the queries with a standard deviation of 0.14 where independent vectors
-would have 0.125. The generator reproduces those figures; benchmarks/key_statistics.py measures them.
+deviation from it, variance in 40 % of their dimensions, neighbours that resemble each other, and
+cosines to the queries with a standard deviation of 0.14 where independent vectors would have
+0.125; the queries of a group have a cosine of 0.7 to each other. The generator reproduces those figures; benchmarks/key_statistics.py measures them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class KeyStatistics:
         Participation ratio of the keys' covariance, as a share of head_dim.
     cosine_std, logit_std : float
         Of cos(q, k - m_c) and of q.k/sqrt(d) over the keys of a head.
+    query_likeness : float
+        Mean cosine between the queries of a group.
     topic_share, phrase_share : float
         Variance that stays for 256 tokens, and for 4: neighbours correlate by 0.6, tokens 64 apart by 0.24.
     norm_std : float
@@ -39,6 +41,7 @@ class KeyStatistics:
     participation: float = 0.4
     cosine_std: float = 0.139
     logit_std: float = 2.8
+    query_likeness: float = 0.7
     topic_share: float = 0.24
     phrase_share: float = 0.45
     norm_std: float = 0.11
@@ -99,7 +102,9 @@ def generate_keys(shape: LayerShape, n_keys: int, n_steps: int, seed: int) -> Ke
         rows[head, :, 0] = float_to_bf16(keys + mean.astype(np.float32))
         rows[head, :, 1] = float_to_bf16(random.standard_normal((n_keys, dim), np.float32) + 0.4)
         group = slice(head * shape.group_size, (head + 1) * shape.group_size)
-        draws = random.normal(size=(n_steps, shape.group_size, dim)) * np.sqrt(query_spectrum)
+        draws = np.sqrt(1.0 - aim.query_likeness) * random.normal(size=(n_steps, shape.group_size, dim))
+        draws += np.sqrt(aim.query_likeness) * random.normal(size=(n_steps, 1, dim))
+        draws *= np.sqrt(query_spectrum)
         draws /= np.linalg.norm(draws, axis=2, keepdims=True)
         # |q| |k - m| cos / sqrt(d) deviates by logit_std, and |k - m| is sqrt(d).
         queries[:, group] = (draws @ basis) * (aim.logit_std / aim.cosine_std)

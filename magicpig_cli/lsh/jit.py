@@ -27,10 +27,18 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 KERNEL_LOCK = threading.RLock()
 
 
-def jit(parallel: bool = False, inline: bool = False) -> Callable[[Function], Function]:
+def jit(parallel: bool = False, inline: bool = False, counted: bool = True) -> Callable[[Function], Function]:
     """Compile a kernel; the machine code is kept beside the package or in numba's cache folder.
 
     A read-only installation without a home has no place for it: then it is compiled in memory.
+
+    Parameters
+    ----------
+    parallel, inline : bool
+        As numba has them.
+    counted : bool
+        False leaves out reference counting, which costs an atomic operation per view of an array: for
+        small functions that are called for every tile of rows and allocate nothing.
     """
 
     def decorate(function: Function) -> Function:
@@ -43,6 +51,8 @@ def jit(parallel: bool = False, inline: bool = False) -> Callable[[Function], Fu
         }
         if inline:
             options["forceinline"] = True
+        if not counted:
+            options["_nrt"] = False
         try:
             return numba.njit(cache=True, **options)(function)
         except (RuntimeError, OSError):  # "cannot cache function: no locator available"

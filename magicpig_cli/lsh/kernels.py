@@ -21,7 +21,6 @@ _IDS_AHEAD = 8
 # A bucket's first cache lines to ask for; longer buckets are sequential and the hardware follows.
 _LINE_IDS = 32
 _MOST_LINES_AHEAD = 4
-_LINE_WORDS = 32
 
 
 @jit(inline=True)
@@ -208,6 +207,7 @@ def attend(
     n_q_heads, n_groups = query.shape[0], bits.shape[0]
     per_kv_head = n_groups // rows.shape[0]
     for _worker in numba.prange(n_workers):
+        space = part_scratch(query.shape[1])
         task = fetch_add(counter, 1)
         while task < n_groups * n_parts:
             group = task // n_parts
@@ -225,6 +225,7 @@ def attend(
                 softcap,
                 task % n_parts,
                 n_parts,
+                space,
                 partial_sums[task],
                 partial_outs[task],
             )
@@ -232,37 +233,78 @@ def attend(
 
 
 @jit()
+def part_scratch(head_dim):
+    """Arrays of `attend_part` that a worker reuses from task to task."""
+    return (
+        np.zeros((GROUP_HEADS, head_dim), np.float32),  # queries, zeros for heads that are not there
+        np.zeros((2, GROUP_HEADS), np.float32),  # q.m_c, 1/|q|
+        np.zeros((GROUP_HEADS, GROUP_HEADS), np.float32),  # angles between queries
+        np.zeros((2, TILE_ROWS), np.int64),  # tokens of two tiles
+        tile_scratch(),
+    )
+
+
+@jit(counted=False)
 def attend_part(
-    query, rows, exact, bits, first_token, mean, n_bits, log_u, scale, softcap, part, n_parts, sums, outs
+    query,
+    rows,
+    exact,
+    bits,
+    first_token,
+    mean,
+    n_bits,
+    log_u,
+    scale,
+    softcap,
+    part,
+    n_parts,
+    space,
+    sums,
+    outs,
 ):
     """`attend` for one task: the part's share of the exact ranges, then of the bitmaps' words.
 
     Returns how many keys were sampled.
     """
-    n_heads = query.shape[0]
-    centre_dot = np.zeros(GROUP_HEADS, np.float32)  # q.m_c
-    inverse_norm = np.zeros(GROUP_HEADS, np.float32)  # 1/|q|
-    query_turns = np.zeros((n_heads, n_heads), np.float32)
-    for head in range(n_heads):
+    padded, query_figures, query_turns, tokens, scratch = space
+    centre_dot, inverse_norm = query_figures[0], query_figures[1]
+    n_heads, head_dim = query.shape
+    mean_square = np.float32(0.0)
+    for i in range(head_dim):
+        mean_square += mean[i] * mean[i]
+    for head in range(GROUP_HEADS):
+        sums[head, 0] = -np.inf
+        sums[head, 1:] = 0.0
+        outs[head] = 0.0
+        if head >= n_heads:
+            padded[head] = 0.0
+            continue
         dot, square = np.float32(0.0), np.float32(0.0)
-        for i in range(query.shape[1]):
+        for i in range(head_dim):
+            padded[head, i] = query[head, i]
             dot += query[head, i] * mean[i]
             square += query[head, i] * query[head, i]
         centre_dot[head] = dot
         inverse_norm[head] = 1.0 / np.sqrt(square) if square > 0.0 else 0.0
         for other in range(head):
             dot = np.float32(0.0)
-            for i in range(query.shape[1]):
+            for i in range(head_dim):
                 dot += query[head, i] * query[other, i]
             query_turns[other, head] = half_turns(dot * inverse_norm[head] * inverse_norm[other])
-        sums[head, 0] = -np.inf
-        sums[head, 1:] = 0.0
-        outs[head] = 0.0
-
-    tokens = np.empty((2, TILE_ROWS), np.int64)
-    counts = np.zeros(2, np.int64)
-    scratch = tile_scratch(query.shape[1])
-    task = (query, rows, mean, centre_dot, inverse_norm, query_turns, log_u, scale, softcap)
+    tokens[:] = first_token  # whatever is asked for in advance exists
+    task = (
+        padded,
+        n_heads,
+        rows,
+        mean,
+        mean_square,
+        centre_dot,
+        inverse_norm,
+        query_turns,
+        log_u,
+        scale,
+        softcap,
+    )
 
     n_exact = 0
     for r in range(exact.shape[0]):
@@ -279,34 +321,32 @@ def attend_part(
             n = min(TILE_ROWS, end - token)
             for i in range(n):
                 tokens[0, i] = token + i
-            # Rows in sequence: the hardware prefetches them.
-            attend_tile(task, tokens[0], n, 0, scratch, sums, outs)
+            # Rows in sequence: the hardware finds the next ones by itself.
+            attend_tile(task, tokens[0], n, tokens[0], 0, scratch, sums, outs)
 
-    row_elements = 2 * rows.shape[2]
     n_words = bits.shape[1]
     n_sampled = 0
-    slot = 0
+    slot = n = 0
+    waiting = False
     for word in range(n_words * part // n_parts, n_words * (part + 1) // n_parts):
         left_bits = sampled_word(bits, word)
         while left_bits != np.uint64(0):
             token = first_token + word * 64 + trailing_zeros(left_bits)
             left_bits &= left_bits - np.uint64(1)
-            n = counts[slot]
             tokens[slot, n] = token
-            counts[slot] = n + 1
+            n += 1
             n_sampled += 1
-            for line in range(0, row_elements, _LINE_WORDS):
-                prefetch(rows, token * row_elements + line)
-            if n + 1 == TILE_ROWS:
-                # This tile's rows are on their way; meanwhile the one before is computed.
+            if n == TILE_ROWS:
+                # This tile's rows are asked for while the one before is computed.
                 slot = 1 - slot
-                if counts[slot]:
-                    attend_tile(task, tokens[slot], TILE_ROWS, n_bits, scratch, sums, outs)
-                    counts[slot] = 0
-    for _ in range(2):
-        slot = 1 - slot
-        if counts[slot]:
-            attend_tile(task, tokens[slot], counts[slot], n_bits, scratch, sums, outs)
+                if waiting:
+                    attend_tile(task, tokens[slot], n, tokens[1 - slot], n_bits, scratch, sums, outs)
+                waiting = True
+                n = 0
+    if waiting:
+        attend_tile(task, tokens[1 - slot], TILE_ROWS, tokens[slot], n_bits, scratch, sums, outs)
+    if n:
+        attend_tile(task, tokens[slot], n, tokens[slot], n_bits, scratch, sums, outs)
     return n_sampled
 
 

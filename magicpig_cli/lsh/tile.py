@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from magicpig_cli.lsh.estimator import LOG_U_OCTAVES, LOG_U_PER_OCTAVE
-from magicpig_cli.lsh.jit import bits_to_float, float_to_bits, jit
+from magicpig_cli.lsh.jit import bits_to_float, float_to_bits, jit, prefetch
 
 # Rows whose logits, weights and values are handled together: two AVX2 registers of float32.
 TILE_ROWS = 16
@@ -20,9 +20,14 @@ GROUP_HEADS = 8
 # The logit of a row that a short tile does not have.
 _ABSENT = np.float32(-1e30)
 _ABSENT_BELOW = np.float32(-1e29)
-# A sampled weight this far below the maximum (in logits) adds less than exp(-18) of the largest
-# term to the variance, so the direction of its value is not followed there.
-_NEGLIGIBLE_VARIANCE = np.float32(-9.0)
+# The error estimate follows every sampled value whose logit is within this of the maximum. Of those
+# below, whose terms are under 1/500 of the largest, every eighth row stands for eight: following
+# all of them cost as much as the attention itself.
+_HEAVY = np.float32(-3.0)
+_LIGHT_STRIDE = 8
+# A row is asked for while the row at its place in the tile before is computed. Asking for a whole tile
+# at once fills the buffers for outstanding misses, and the core waits instead of computing.
+_LINE_ELEMENTS = 32
 
 _LOG2_E = np.float32(1.4426950408889634)
 _LOWEST_EXPONENT = np.float32(-126.0)
@@ -53,12 +58,13 @@ _ZERO, _HALF, _ONE = np.float32(0.0), np.float32(0.5), np.float32(1.0)
 
 @jit(inline=True)
 def fast_exp(x):
-    """exp of a float32 <= 88, by exponent and polynomial; below -87 it gives about 1e-38."""
+    """exp of a float32 that is not positive, by exponent and polynomial; below -87 it gives about 1e-38."""
     t = max(x * _LOG2_E, _LOWEST_EXPONENT)
-    whole = np.floor(t + _HALF)
-    f = t - whole
+    # Truncation rounds to nearest here, since t - 1/2 is negative; a call of floor would not become a vector.
+    whole = np.int32(t - _HALF)
+    f = t - np.float32(whole)
     mantissa = _ONE + f * (_C1 + f * (_C2 + f * (_C3 + f * (_C4 + f * (_C5 + f * _C6)))))
-    return bits_to_float(np.uint32((np.int32(whole) + np.int32(127)) << np.int32(23))) * mantissa
+    return bits_to_float(np.uint32((whole + np.int32(127)) << np.int32(23))) * mantissa
 
 
 @jit(inline=True)
@@ -77,117 +83,129 @@ def from_bf16(word):
 
 
 @jit(inline=True)
-def _power(base, exponent, out):
-    """out = base ** exponent, exponent from 1 to 16; base is overwritten. Both (TILE_ROWS,)."""
-    for r in range(TILE_ROWS):
-        out[r] = _ONE
-    while exponent > 0:
-        if exponent & 1:
-            for r in range(TILE_ROWS):
-                out[r] *= base[r]
-        for r in range(TILE_ROWS):
-            base[r] *= base[r]
-        exponent >>= 1
+def _power(x, exponent):
+    """x ** exponent for an exponent from 1 to 31; no loop, so that it becomes a vector over rows."""
+    result = x if exponent & 1 else _ONE
+    x = x * x
+    result = result * x if exponent & 2 else result
+    x = x * x
+    result = result * x if exponent & 4 else result
+    x = x * x
+    result = result * x if exponent & 8 else result
+    x = x * x
+    return result * x if exponent & 16 else result
 
 
-@jit()
-def dot_tile(query, rows, tokens, n, mean, key, dots, inverse_key_norm):
-    """q.(k - m) of every pair, and 1/|k - m| of every row.
+@jit(counted=False)
+def dot_tile(query, n_heads, rows, tokens, n, following, mean, mean_square, dots, inverse_key_norm):
+    """q.k of every pair, and 1/|k - m| of every row.
 
     Parameters
     ----------
     query : array
-        float32, (n_heads rounded up to even, head_dim).
+        float32, (GROUP_HEADS, head_dim); heads beyond n_heads are zeros.
+    n_heads : int
     rows : array
         uint16, (capacity, 2, head_dim).
     tokens : array
         int64, (TILE_ROWS,).
     n : int
         Rows in the tile.
+    following : array
+        int64, (TILE_ROWS,): rows of the next tile, whose keys are asked for meanwhile.
     mean : array
         float32, (head_dim,): m.
-    key : array
-        float32, (head_dim,); scratch.
+    mean_square : float32
+        |m|^2.
     dots : array
         float32, (GROUP_HEADS, TILE_ROWS); columns beyond n are left as they are.
     inverse_key_norm : array
         float32, (TILE_ROWS,); likewise.
     """
-    n_heads, head_dim = query.shape
+    head_dim = query.shape[1]
     for r in range(n):
+        for line in range(0, head_dim, _LINE_ELEMENTS):
+            prefetch(rows, following[r] * 2 * head_dim + line)
         row = rows[tokens[r], 0]
-        square = _ZERO
+        q0, q1, q2, q3 = query[0], query[1], query[2], query[3]
+        d0, d1, d2, d3, square, along = _ZERO, _ZERO, _ZERO, _ZERO, _ZERO, _ZERO
         for i in range(head_dim):
-            x = from_bf16(row[i]) - mean[i]
-            key[i] = x
+            x = from_bf16(row[i])
+            d0 += q0[i] * x
+            d1 += q1[i] * x
+            d2 += q2[i] * x
+            d3 += q3[i] * x
+            along += mean[i] * x
             square += x * x
-        inverse_key_norm[r] = _ONE / np.sqrt(max(square, np.float32(1e-30)))
-        head = 0
-        while head + 4 <= n_heads:
-            q0, q1, q2, q3 = query[head], query[head + 1], query[head + 2], query[head + 3]
+        dots[0, r], dots[1, r], dots[2, r], dots[3, r] = d0, d1, d2, d3
+        # |k - m|^2 = |k|^2 - 2 k.m + |m|^2
+        centred = square - np.float32(2.0) * along + mean_square
+        inverse_key_norm[r] = _ONE / np.sqrt(max(centred, np.float32(1e-20)))
+        if n_heads > 4:
+            q0, q1, q2, q3 = query[4], query[5], query[6], query[7]
             d0, d1, d2, d3 = _ZERO, _ZERO, _ZERO, _ZERO
             for i in range(head_dim):
-                x = key[i]
+                x = from_bf16(row[i])
                 d0 += q0[i] * x
                 d1 += q1[i] * x
                 d2 += q2[i] * x
                 d3 += q3[i] * x
-            dots[head, r], dots[head + 1, r], dots[head + 2, r], dots[head + 3, r] = d0, d1, d2, d3
-            head += 4
-        while head < n_heads:
-            q0 = query[head]
-            d0 = _ZERO
-            for i in range(head_dim):
-                d0 += q0[i] * key[i]
-            dots[head, r] = d0
-            head += 1
+            dots[4, r], dots[5, r], dots[6, r], dots[7, r] = d0, d1, d2, d3
 
 
-@jit()
-def log_inclusion(dots, inverse_query_norm, inverse_key_norm, query_turns, n_bits, log_u, turns, lanes, logs):
+@jit(counted=False)
+def log_inclusion(
+    dots,
+    centre_dot,
+    inverse_query_norm,
+    inverse_key_norm,
+    query_turns,
+    n_heads,
+    n_bits,
+    log_u,
+    turns,
+    lanes,
+    logs,
+):
     """log(u) of every row of the tile: `estimator.collision_prob`, then the table of `estimator`.
 
     Parameters
     ----------
     dots : array
-        float32, (GROUP_HEADS, TILE_ROWS): q.(k - m).
-    inverse_query_norm : array
-        float32, (n_heads,): 1/|q|.
+        float32, (GROUP_HEADS, TILE_ROWS): q.k.
+    centre_dot, inverse_query_norm : array
+        float32, (GROUP_HEADS,): q.m and 1/|q|.
     inverse_key_norm : array
-        float32, (TILE_ROWS,).
+        float32, (TILE_ROWS,): 1/|k - m|.
     query_turns : array
-        float32, (n_heads, n_heads): angles between queries over pi.
-    n_bits : int
-        K.
+        float32, (GROUP_HEADS, GROUP_HEADS): angles between queries over pi.
+    n_heads, n_bits : int
     log_u : array
         float32, of `estimator.log_inclusion_table`.
     turns : array
         float32, (GROUP_HEADS, TILE_ROWS); scratch.
     lanes : array
-        float32, (11, TILE_ROWS); its last four rows are scratch.
+        float32, (9, TILE_ROWS); its last two rows are scratch.
     logs : array
         float32, (TILE_ROWS,); overwritten.
     """
-    n_heads = query_turns.shape[0]
-    base, power, keep, collision = lanes[7], lanes[8], lanes[9], lanes[10]
+    first, collision = lanes[7], lanes[8]
     for r in range(TILE_ROWS):
         collision[r] = _ZERO
     for g in range(n_heads):
+        own, centre, inverse = turns[g], centre_dot[g], inverse_query_norm[g]
         for r in range(TILE_ROWS):
-            turns[g, r] = half_turns(dots[g, r] * inverse_query_norm[g] * inverse_key_norm[r])
-            base[r] = _ONE - turns[g, r]
-        _power(base, n_bits, keep)
+            turn = half_turns((dots[g, r] - centre) * inverse * inverse_key_norm[r])
+            own[r] = turn
+            first[r] = _power(_ONE - turn, n_bits)
         for j in range(g):
-            between = query_turns[j, g]
+            other, between = turns[j], query_turns[j, g]
             for r in range(TILE_ROWS):
-                together = _ONE - _HALF * (turns[j, r] + turns[g, r] + between)
-                agree = max(_ONE - turns[g, r], np.float32(1e-6))
-                base[r] = min(max(together / agree, _ZERO), _ONE)
-            _power(base, n_bits, power)
-            for r in range(TILE_ROWS):
-                keep[r] *= _ONE - power[r]
+                together = _ONE - _HALF * (other[r] + own[r] + between)
+                agree = max(_ONE - own[r], np.float32(1e-6))
+                first[r] *= _ONE - _power(min(max(together / agree, _ZERO), _ONE), n_bits)
         for r in range(TILE_ROWS):
-            collision[r] += keep[r]
+            collision[r] += first[r]
     for r in range(TILE_ROWS):
         bits = float_to_bits(min(max(collision[r], _SMALLEST_COLLISION), _ONE)) - _LOG_U_FIRST
         entry = bits >> _LOG_U_SHIFT
@@ -196,29 +214,29 @@ def log_inclusion(dots, inverse_query_norm, inverse_key_norm, query_turns, n_bit
         logs[r] = low + part * (log_u[entry + 1] - low)
 
 
-@jit()
-def weigh(dots, n, centre_dot, scale, softcap, logs, certain, logits, sums, outs, weights, variances):
+@jit(counted=False)
+def weigh(dots, n, scale, softcap, logs, certain, logits, sums, outs, weights, variances):
     """From dots of one head to weights relative to its running maximum; rescales when that rises.
 
     Parameters
     ----------
     dots : array
-        float32, (TILE_ROWS,): q.(k - m).
+        float32, (TILE_ROWS,): q.k.
     n : int
         Rows in the tile.
-    centre_dot, scale, softcap : float32
-        q.m; what multiplies q.k; its cap, 0 for none.
+    scale, softcap : float32
+        What multiplies q.k; its cap, 0 for none.
     logs, certain : array
         float32, (TILE_ROWS,): log(u) and u.
     logits : array
         float32, (TILE_ROWS,): q.k scaled, less log(u) (section 4.2); overwritten.
     sums, outs : array
-        The head's running sums (see `kernels.attend`); sums 0 to 2 and outs are updated.
+        The head's running sums (see `kernels.attend`); sums 0 and 1 are updated, all are rescaled.
     weights, variances : array
         float32, (TILE_ROWS,): w = e^logit and a = (1-u) w^2, relative; overwritten. 0 beyond n.
     """
     for r in range(TILE_ROWS):
-        logits[r] = (dots[r] + centre_dot) * scale
+        logits[r] = dots[r] * scale
     if softcap > _ZERO:
         for r in range(n):
             logits[r] = softcap * np.float32(np.tanh(logits[r] / softcap))
@@ -238,52 +256,97 @@ def weigh(dots, n, centre_dot, scale, softcap, logs, certain, logits, sums, outs
                 outs[1, i] *= square
         sums[0] = highest
     highest = sums[0]
-    total, variance = _ZERO, _ZERO
+    total = _ZERO
     for r in range(TILE_ROWS):
         w = fast_exp(logits[r] - highest) if logits[r] > _ABSENT_BELOW else _ZERO
-        a = (_ONE - certain[r]) * w * w
         weights[r] = w
-        variances[r] = a
+        variances[r] = (_ONE - certain[r]) * w * w
         total += w
-        variance += a
     sums[1] += total
-    sums[2] += variance
 
 
-@jit()
-def add_values(weights, n, values, out):
-    """out += sum of weights[r] * values[r] over the rows up to n, four at a time.
+@jit(counted=False)
+def add_values(weights, first_head, rows, tokens, n, following, outs):
+    """outs[h, 0] += sum of weights[h, r] * v[r] for four heads from first_head on, four rows at a time.
 
     Parameters
     ----------
     weights : array
-        float32, (TILE_ROWS,); 0 beyond n.
+        float32, (GROUP_HEADS, TILE_ROWS); 0 beyond n and for heads that are not there.
+    first_head : int
+        0 or 4.
+    rows : array
+        uint16, (capacity, 2, head_dim).
+    tokens : array
+        int64, (TILE_ROWS,); valid rows beyond n as well.
     n : int
-    values : array
-        float32, (TILE_ROWS, head_dim); finite beyond n.
-    out : array
-        float32, (head_dim,); updated.
+    following : array
+        int64, (TILE_ROWS,): rows of the next tile, whose values are asked for meanwhile.
+    outs : array
+        float32, (GROUP_HEADS, 2, head_dim); updated.
     """
-    for first in range(0, n, 4):
-        w0, w1, w2, w3 = weights[first], weights[first + 1], weights[first + 2], weights[first + 3]
-        v0, v1, v2, v3 = values[first], values[first + 1], values[first + 2], values[first + 3]
-        for i in range(out.shape[0]):
-            out[i] += (w0 * v0[i] + w1 * v1[i]) + (w2 * v2[i] + w3 * v3[i])
+    a, b, c, d = (
+        weights[first_head],
+        weights[first_head + 1],
+        weights[first_head + 2],
+        weights[first_head + 3],
+    )
+    out_a, out_b = outs[first_head, 0], outs[first_head + 1, 0]
+    out_c, out_d = outs[first_head + 2, 0], outs[first_head + 3, 0]
+    head_dim = outs.shape[2]
+    for r in range(0, n, 4):
+        if first_head == 0:
+            for ahead in range(r, r + 4):
+                for line in range(head_dim, 2 * head_dim, _LINE_ELEMENTS):
+                    prefetch(rows, following[ahead] * 2 * head_dim + line)
+        v0, v1, v2, v3 = (
+            rows[tokens[r], 1],
+            rows[tokens[r + 1], 1],
+            rows[tokens[r + 2], 1],
+            rows[tokens[r + 3], 1],
+        )
+        a0, a1, a2, a3 = a[r], a[r + 1], a[r + 2], a[r + 3]
+        b0, b1, b2, b3 = b[r], b[r + 1], b[r + 2], b[r + 3]
+        c0, c1, c2, c3 = c[r], c[r + 1], c[r + 2], c[r + 3]
+        d0, d1, d2, d3 = d[r], d[r + 1], d[r + 2], d[r + 3]
+        for i in range(head_dim):
+            x0, x1, x2, x3 = from_bf16(v0[i]), from_bf16(v1[i]), from_bf16(v2[i]), from_bf16(v3[i])
+            out_a[i] += (a0 * x0 + a1 * x1) + (a2 * x2 + a3 * x3)
+            out_b[i] += (b0 * x0 + b1 * x1) + (b2 * x2 + b3 * x3)
+            out_c[i] += (c0 * x0 + c1 * x1) + (c2 * x2 + c3 * x3)
+            out_d[i] += (d0 * x0 + d1 * x1) + (d2 * x2 + d3 * x3)
 
 
-@jit()
-def attend_tile(task, tokens, n, n_bits, scratch, sums, outs):
+@jit(counted=False)
+def add_variance(variance, row, sums, out):
+    """Follow one sampled value for the error estimate: sums[2] += a, sums[3] += a |v|^2, out += a v.
+
+    `row` is uint16, (head_dim,); `sums` float32, (4,); `out` float32, (head_dim,).
+    """
+    square = _ZERO
+    for i in range(out.shape[0]):
+        x = from_bf16(row[i])
+        square += x * x
+        out[i] += variance * x
+    sums[2] += variance
+    sums[3] += variance * square
+
+
+@jit(counted=False)
+def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
     """Add one tile of rows to the running sums of every head.
 
     Parameters
     ----------
     task : tuple
-        query, rows, mean (see `dot_tile`); q.m and 1/|q| per head, (GROUP_HEADS,); query_turns, log_u (see
-        `log_inclusion`); scale, softcap.
+        query, n_heads, rows, mean, mean_square (see `dot_tile`); q.m and 1/|q| per head and query_turns (see
+        `log_inclusion`); log_u, scale, softcap.
     tokens : array
-        int64, (TILE_ROWS,).
+        int64, (TILE_ROWS,); entries beyond n may be overwritten.
     n : int
-        Rows in the tile.
+        Rows in the tile, at least 1.
+    following : array
+        int64, (TILE_ROWS,): valid rows, those of the next tile or any that are near.
     n_bits : int
         K; 0 for rows that are attended with certainty.
     scratch : tuple of array
@@ -293,25 +356,28 @@ def attend_tile(task, tokens, n, n_bits, scratch, sums, outs):
     outs : array
         float32, (GROUP_HEADS, 2, head_dim); updated.
     """
-    query, rows, mean, centre_dot, inverse_norm, query_turns, log_u, scale, softcap = task
-    key, values, pairs, lanes = scratch
-    dots, turns = pairs[0], pairs[1]
-    inverse_key_norm, logits, logs, certain = lanes[0], lanes[1], lanes[2], lanes[3]
-    weights, variances, squares = lanes[4], lanes[5], lanes[6]
-    n_heads, head_dim = query.shape
-    dot_tile(query, rows, tokens, n, mean, key, dots, inverse_key_norm)
-    for r in range(n):
-        row = rows[tokens[r], 1]
-        square = _ZERO
-        for i in range(head_dim):
-            x = from_bf16(row[i])
-            values[r, i] = x
-            square += x * x
-        squares[r] = square
+    query, n_heads, rows, mean, mean_square, centre_dot, inverse_norm, query_turns, log_u, scale, softcap = (
+        task
+    )
+    dots, turns, weights, lanes = scratch
+    inverse_key_norm, logits, logs, certain, variances = lanes[0], lanes[1], lanes[2], lanes[3], lanes[4]
     for r in range(n, (n + 3) // 4 * 4):
-        values[r] = _ZERO
+        tokens[r] = tokens[0]
+    dot_tile(query, n_heads, rows, tokens, n, following, mean, mean_square, dots, inverse_key_norm)
     if n_bits:
-        log_inclusion(dots, inverse_norm, inverse_key_norm, query_turns, n_bits, log_u, turns, lanes, logs)
+        log_inclusion(
+            dots,
+            centre_dot,
+            inverse_norm,
+            inverse_key_norm,
+            query_turns,
+            n_heads,
+            n_bits,
+            log_u,
+            turns,
+            lanes,
+            logs,
+        )
         for r in range(TILE_ROWS):
             certain[r] = fast_exp(logs[r])
     else:
@@ -320,37 +386,25 @@ def attend_tile(task, tokens, n, n_bits, scratch, sums, outs):
             certain[r] = _ONE
     for head in range(n_heads):
         out = outs[head]
-        weigh(
-            dots[head],
-            n,
-            centre_dot[head],
-            scale,
-            softcap,
-            logs,
-            certain,
-            logits,
-            sums[head],
-            out,
-            weights,
-            variances,
-        )
-        add_values(weights, n, values, out[0])
+        weigh(dots[head], n, scale, softcap, logs, certain, logits, sums[head], out, weights[head], variances)
         if n_bits:
-            threshold = sums[head, 0] + _NEGLIGIBLE_VARIANCE
+            heavy = sums[head, 0] + _HEAVY
             for r in range(n):
-                a = variances[r]
-                sums[head, 3] += a * squares[r]
-                if logits[r] > threshold:
-                    for i in range(head_dim):
-                        out[1, i] += a * values[r, i]
+                if logits[r] > heavy:
+                    add_variance(variances[r], rows[tokens[r], 1], sums[head], out[1])
+                elif tokens[r] % _LIGHT_STRIDE == 0:
+                    add_variance(_LIGHT_STRIDE * variances[r], rows[tokens[r], 1], sums[head], out[1])
+    add_values(weights, 0, rows, tokens, n, following, outs)
+    if n_heads > 4:
+        add_values(weights, 4, rows, tokens, n, following, outs)
 
 
 @jit()
-def tile_scratch(head_dim):
+def tile_scratch():
     """Scratch arrays of `attend_tile`, zeros, so that rows beyond a short tile stay finite."""
     return (
-        np.zeros(head_dim, np.float32),
-        np.zeros((TILE_ROWS, head_dim), np.float32),
-        np.zeros((2, GROUP_HEADS, TILE_ROWS), np.float32),
-        np.zeros((11, TILE_ROWS), np.float32),
+        np.zeros((GROUP_HEADS, TILE_ROWS), np.float32),
+        np.zeros((GROUP_HEADS, TILE_ROWS), np.float32),
+        np.zeros((GROUP_HEADS, TILE_ROWS), np.float32),
+        np.zeros((9, TILE_ROWS), np.float32),
     )

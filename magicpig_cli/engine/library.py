@@ -128,11 +128,23 @@ class Library:
         opened = self._try(exact, token_ids, new_session)
         if opened is not None:
             return opened
-        for head, _ in self.folder.nearest(self.model, token_ids):
-            opened = self._try(head.key, token_ids, new_session)
+        for key in self._nearest(token_ids):
+            opened = self._try(key, token_ids, new_session)
             if opened is not None:
                 return opened
         return None
+
+    def _nearest(self, token_ids: np.ndarray) -> list[str]:
+        """Keys of indexes that hold a part of these tokens, the largest part first."""
+        parts = []
+        for head, n_alike in self.folder.nearest(self.model, token_ids):
+            try:
+                n_usable = _usable(read_meta(self.folder.root / head.key), token_ids)
+            except (DamagedFile, OSError, KeyError, ValueError, TypeError):
+                n_usable = n_alike  # opening it will tell
+            if n_usable:
+                parts.append((n_usable, head.key))
+        return [key for _, key in sorted(parts, reverse=True)]
 
     def keeper(
         self, prefix: Sequence[int], documents: Sequence[str], session: Session, chunk_tokens: int
@@ -191,14 +203,10 @@ class Library:
 
     def _fill(self, path: Path, token_ids: np.ndarray, new_session: Callable[[], Session]) -> Opened | None:
         meta = read_meta(path)
-        n_shared = _shared(meta.token_ids, token_ids)
-        complete = n_shared == meta.n_tokens == len(token_ids)
-        if n_shared == len(token_ids) and not complete:
-            n_shared -= _READ_ANEW
-        if n_shared <= 0:
+        n_shared = _usable(meta, token_ids)
+        if not n_shared:
             return None
-        if n_shared < meta.n_tokens and any(layer.window is not None for layer in meta.layers):
-            return None  # what those layers saw at that point is gone
+        complete = n_shared == len(token_ids)
         session = new_session()
         if len(meta.layers) != session.n_layers:
             raise DamagedFile(f"{path} has {len(meta.layers)} layers, the model {session.n_layers}")
@@ -426,11 +434,16 @@ def size_limit(root: Path) -> int:
     return int(_SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))
 
 
-def _shared(known: np.ndarray, wanted: np.ndarray) -> int:
-    """How many tokens both begin with alike."""
-    n = min(len(known), len(wanted))
-    different = np.flatnonzero(known[:n] != wanted[:n])
-    return int(different[0]) if len(different) else n
+def _usable(meta: IndexMeta, wanted: np.ndarray) -> int:
+    """How many of the wanted tokens, from the first, a session can take from an index."""
+    n = min(meta.n_tokens, len(wanted))
+    different = np.flatnonzero(meta.token_ids[:n] != wanted[:n])
+    n_shared = int(different[0]) if len(different) else n
+    if n_shared == len(wanted) < meta.n_tokens:
+        n_shared -= _READ_ANEW
+    if n_shared < meta.n_tokens and any(layer.window is not None for layer in meta.layers):
+        return 0  # what those layers saw at that point is gone
+    return max(0, n_shared)
 
 
 def _not_kept(error: OSError, root: Path) -> str:

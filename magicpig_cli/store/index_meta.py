@@ -157,11 +157,9 @@ def read_meta(folder: Path) -> IndexMeta:
 
 def write_checked(path: Path, body: dict[str, Any]) -> None:
     """Write JSON under a temporary name with its checksum, sync it, and rename it."""
-    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
     partial = path.with_name(path.name + ".partial")
     with open_private(partial) as file:
-        file.write(f'{{"format":{FORMAT_VERSION},"sha256":"{digest}","body":{text}}}\n'.encode())
+        file.write(_checked_text(body))
         file.flush()
         os.fsync(file.fileno())
     partial.rename(path)
@@ -177,15 +175,21 @@ def read_checked(path: Path) -> dict[str, Any]:
     FileNotFoundError
     """
     try:
-        value = json.loads(path.read_bytes())
-        body: dict[str, Any] = value["body"]
-        text = json.dumps(body, separators=(",", ":"), sort_keys=True)
-        whole = value["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+        data = path.read_bytes()
+        body: dict[str, Any] = json.loads(data)["body"]
+        whole = data == _checked_text(body)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedFile(f"{path} is altered or incomplete") from error
-    if not whole or value.get("format") != FORMAT_VERSION:
+    if not whole:
         raise DamagedFile(f"{path} is altered, incomplete or of another version")
     return body
+
+
+def _checked_text(body: dict[str, Any]) -> bytes:
+    """The one way to write this body: with the format version, and a digest of itself."""
+    text = json.dumps(body, separators=(",", ":"), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{{"format":{FORMAT_VERSION},"sha256":"{digest}","body":{text}}}\n'.encode()
 
 
 def model_json(model: ModelKey) -> dict[str, str]:

@@ -1,0 +1,401 @@
+"""What was read is found again, whole or not at all: small random models, real files, real faults."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+from small import lines, small_model
+
+from magicpig_cli.documents import Document
+from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
+from magicpig_cli.engine.events import (
+    Event,
+    Indexed,
+    Notice,
+    Prefilled,
+    PrefillProgress,
+    Prompted,
+    Token,
+)
+from magicpig_cli.engine.library import LIMIT_VARIABLE, size_limit
+from magicpig_cli.errors import UsageError
+from magicpig_cli.store.index_folder import IndexFolder
+
+QUESTION = "Which pump ran longest?"
+TEXT = lines(18)
+CHUNK = 256
+
+
+class Run:
+    """The events of one request, sorted."""
+
+    def __init__(self, events: Iterator[Event]) -> None:
+        self.events = list(events)
+
+    def of(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def answer(self) -> list[int]:
+        return [token.id for token in self.of(Token)]
+
+    @property
+    def prompted(self) -> Prompted:
+        return self.of(Prompted)[0]
+
+    @property
+    def computed(self) -> int:
+        return self.of(Prefilled)[0].computed_tokens
+
+    @property
+    def notices(self) -> list[str]:
+        return [notice.text for notice in self.of(Notice)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MAGICPIG_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "indexes"
+
+
+@pytest.fixture
+def load(model: Path, cache: Path) -> Iterator[Callable[..., Engine]]:
+    """Engines as separate runs of the command would have them."""
+    engines: list[Engine] = []
+
+    def load_engine(**changes: Any) -> Engine:
+        settings = {
+            "model": str(model),
+            "cache": True,
+            "chunk_tokens": CHUNK,
+            "offline": True,
+            "device": "cpu",
+        }
+        engines.append(Engine.load(EngineSettings(**(settings | changes))))
+        return engines[-1]
+
+    yield load_engine
+    for engine in engines:
+        engine.close()
+
+
+def request(*texts: str, question: str = QUESTION) -> AskRequest:
+    documents = [Document(f"{i}.txt", text, "utf-8") for i, text in enumerate(texts)]
+    return AskRequest(documents, question, max_tokens=6)
+
+
+def ask(engine: Engine, *texts: str, question: str = QUESTION) -> Run:
+    return Run(engine.generate(request(*texts, question=question)))
+
+
+def index_folder(cache: Path) -> Path:
+    (folder,) = [path for path in cache.iterdir() if not path.name.startswith(".")]
+    return folder
+
+
+def test_the_second_run_reads_only_the_question(load: Callable[..., Engine], cache: Path) -> None:
+    first, second = ask(load(), TEXT), ask(load(), TEXT)
+    assert first.prompted.reused_tokens == 0
+    kept = first.of(Indexed)[0]
+    assert (Path(kept.path), kept.tokens) == (index_folder(cache), second.prompted.reused_tokens)
+    assert second.answer == first.answer
+    assert len(first.answer) == 6
+    assert second.prompted.index_path == kept.path
+    question_tokens = second.prompted.prompt_tokens - second.prompted.reused_tokens
+    assert second.computed == question_tokens < 100
+    assert all(event.tokens_done > kept.tokens for event in second.of(PrefillProgress))
+    assert not second.of(Indexed)
+    assert (len(first.notices), second.notices) == (1, [])  # where things are kept, and how much
+
+
+def test_without_a_cache_nothing_is_kept(load: Callable[..., Engine], cache: Path) -> None:
+    ask(load(cache=False), TEXT)
+    assert not cache.exists()
+
+
+def test_files_are_private_and_are_safetensors(load: Callable[..., Engine], cache: Path) -> None:
+    ask(load(), TEXT)
+    for path in [cache, *cache.rglob("*")]:
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
+    layers = sorted(index_folder(cache).glob("*.safetensors"))
+    assert len(layers) == 4
+    with safe_open(layers[0], "pt") as file:
+        shape = file.get_slice("rows").get_shape()
+        assert (shape[0], *shape[2:]) == (2, 2, 32)
+        assert file.get_tensor("observed").shape == (4, 64, 32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"n_bits": 4, "n_tables": 20}, {"attention": "dense"}, {"dense_layers": (1,)}, {"hash_seed": 3}],
+)
+def test_another_way_of_attending_uses_the_same_index(
+    changes: dict[str, Any], load: Callable[..., Engine]
+) -> None:
+    ask(load(), TEXT)
+    reused = ask(load(**changes), TEXT)
+    anew = ask(load(cache=False, **changes), TEXT)
+    assert reused.prompted.index_path is not None
+    assert reused.answer == anew.answer
+
+
+def test_another_dtype_or_other_weights_are_another_model(
+    load: Callable[..., Engine], tmp_path: Path
+) -> None:
+    ask(load(), TEXT)
+    assert ask(load(dtype="float32"), TEXT).prompted.reused_tokens == 0
+    other = small_model(tmp_path / "other", seed=1)
+    assert ask(load(model=str(other)), TEXT).prompted.reused_tokens == 0
+
+
+def test_a_document_that_grew_is_read_on(load: Callable[..., Engine]) -> None:
+    longer = TEXT + lines(9, 18)
+    first = ask(load(), TEXT)
+    grown = ask(load(), longer)
+    kept = first.of(Indexed)[0]
+    assert grown.prompted.reused_tokens == kept.tokens
+    assert grown.computed == grown.prompted.prompt_tokens - kept.tokens
+    assert grown.answer == ask(load(cache=False), longer).answer
+    again = ask(load(), longer)
+    assert again.prompted.reused_tokens == grown.of(Indexed)[0].tokens
+    assert again.answer == grown.answer
+
+
+def test_a_document_with_another_end_keeps_its_beginning(load: Callable[..., Engine]) -> None:
+    ask(load(), TEXT)
+    changed = TEXT[:-30] + "It stopped."
+    run = ask(load(), changed)
+    known = len(TEXT) - 30
+    assert known <= run.prompted.reused_tokens <= known + 40  # the template's own tokens come on top
+    assert run.answer == ask(load(cache=False), changed).answer
+
+
+def test_a_part_of_what_was_read_is_known_too(load: Callable[..., Engine]) -> None:
+    """All but its last 64 tokens, whose queries some methods observe."""
+    ask(load(), TEXT + lines(9, 18))
+    run = ask(load(), TEXT)
+    prefix = run.of(Indexed)[0].tokens
+    assert run.prompted.reused_tokens == prefix - 64
+    assert run.answer == ask(load(cache=False), TEXT).answer
+
+
+def test_layers_with_a_window(load: Callable[..., Engine], tmp_path: Path) -> None:
+    windowed = str(small_model(tmp_path / "m", "mistral", sliding_window=100))
+    first = ask(load(model=windowed), TEXT)
+    second = ask(load(model=windowed), TEXT)
+    assert second.prompted.reused_tokens == first.of(Indexed)[0].tokens
+    assert second.answer == first.answer
+    # A window knows only the end of what was read.
+    assert ask(load(model=windowed), TEXT[:-30]).prompted.reused_tokens == 0
+    longer = TEXT + lines(9, 18)
+    grown = ask(load(model=windowed), longer)
+    assert grown.prompted.reused_tokens == first.of(Indexed)[0].tokens
+    assert grown.answer == ask(load(model=windowed, cache=False), longer).answer
+
+
+def test_rows_stay_in_the_file_where_memory_is_short(
+    load: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """The same answer from a private mapping, to which the question and the answer are appended."""
+    monkeypatch.setattr("magicpig_cli.engine.library._SPARE_FROM_TOKENS", 0)
+    monkeypatch.setattr("magicpig_cli.engine.library._SPARE_TOKENS", 300)
+    first = ask(load(), TEXT)
+    before = {path: path.read_bytes() for path in index_folder(cache).iterdir()}
+    monkeypatch.setattr("magicpig_cli.engine.library._COPY_SHARE", 0.0)
+    engine = load()
+    second = ask(engine, TEXT)
+    assert second.answer == first.answer
+    assert engine._reading is not None
+    stores = engine._reading.session.stores
+    assert all(
+        store is not None and store.capacity == second.prompted.reused_tokens + 300 for store in stores
+    )
+    assert before == {path: path.read_bytes() for path in index_folder(cache).iterdir()}
+    # More than the spare rows hold: the store moves.
+    long_question = "Which pump? " * 30
+    assert (
+        ask(engine, TEXT, question=long_question).answer
+        == ask(load(cache=False), TEXT, question=long_question).answer
+    )
+
+
+# Where a file is hurt: its first bytes, its head, its middle, its end.
+PLACES = (0.0, 0.003, 0.5, 0.97, 1.0)
+
+
+def damages(data: bytes) -> Iterator[bytes]:
+    for place in PLACES:
+        at = min(int(place * len(data)), len(data) - 1)
+        yield data[:at]
+        yield data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :]
+
+
+def test_every_damage_to_every_file_is_found_before_a_token(load: Callable[..., Engine], cache: Path) -> None:
+    engine = load()
+    first = ask(engine, TEXT)
+    whole = {path.name: path.read_bytes() for path in index_folder(cache).iterdir()}
+    folder = index_folder(cache)
+    assert len(whole) == 6
+    for name, data in whole.items():
+        if name.startswith("layer-000") and name[9] not in "13":
+            continue  # all layers are alike
+        for damaged in damages(data):
+            engine.close()
+            for restored, contents in whole.items():
+                (folder / restored).write_bytes(contents)
+            (folder / name).write_bytes(damaged)
+            run = ask(engine, TEXT)
+            assert run.answer == first.answer
+            assert run.prompted.reused_tokens == 0, name
+            assert len([notice for notice in run.notices if "damaged" in notice]) == 1, name
+            assert run.of(Indexed), name  # kept anew
+
+
+@pytest.mark.parametrize("missing", ["index.json", "layers.json", "layer-0002.safetensors"])
+def test_a_lost_file_is_a_damage(missing: str, load: Callable[..., Engine], cache: Path) -> None:
+    first = ask(load(), TEXT)
+    (index_folder(cache) / missing).unlink()
+    run = ask(load(), TEXT)
+    assert (run.answer, run.prompted.reused_tokens) == (first.answer, 0)
+    assert any("damaged" in notice for notice in run.notices)
+
+
+def test_an_index_of_another_format_version_is_not_used(load: Callable[..., Engine], cache: Path) -> None:
+    first = ask(load(), TEXT)
+    path = index_folder(cache) / "index.json"
+    value = json.loads(path.read_text())
+    path.write_text(json.dumps(value | {"format": 999}))
+    run = ask(load(), TEXT)
+    assert (run.answer, run.prompted.reused_tokens) == (first.answer, 0)
+
+
+def stop_after(engine: Engine, n_progress: int, how: Callable[[Any], None]) -> int:
+    """Read until so many chunks of layers are done, then stop; gives how many there were."""
+    events = engine.generate(request(TEXT))
+    seen = 0
+    for event in events:
+        seen += isinstance(event, PrefillProgress)
+        if seen == n_progress:
+            how(events)
+            return seen
+    return seen
+
+
+def ctrl_c(events: Any) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)
+
+
+def closed(events: Any) -> None:
+    events.close()
+
+
+@pytest.mark.parametrize("how", [ctrl_c, closed])
+def test_an_interrupted_reading_goes_on_where_it_was(
+    how: Callable[[Any], None], load: Callable[..., Engine], cache: Path
+) -> None:
+    """At every chunk of every layer: the chunks of document and question that follow are just the rest."""
+    anew = ask(load(cache=False), TEXT)
+    n_chunks = len(anew.of(PrefillProgress))
+    n_document = n_chunks - 4  # the question takes one chunk of each of four layers
+    assert n_document == 4 * 4
+    engine = load()
+    for n in range(1, n_document + 1):
+        stop_after(engine, n, how)
+        engine.close()
+        assert not [path for path in cache.iterdir() if not path.name.startswith(".")]
+        run = ask(engine, TEXT)
+        assert run.answer == anew.answer
+        assert any("interrupted" in notice for notice in run.notices)
+        # The layer in which it stopped is told of from its first chunk on.
+        assert len(run.of(PrefillProgress)) == n_chunks - n // 4 * 4
+        assert run.of(PrefillProgress)[0].fraction > n / n_chunks / 3
+        engine.close()
+        assert IndexFolder(cache).remove(index_folder(cache).name)
+
+
+def test_interrupted_again_and_again(load: Callable[..., Engine]) -> None:
+    anew = ask(load(cache=False), TEXT)
+    for _ in range(4):
+        stop_after(load(), 4, closed)
+    run = ask(load(), TEXT)
+    assert run.answer == anew.answer
+    assert len(run.of(PrefillProgress)) <= 8
+
+
+def test_a_damaged_interrupted_reading_begins_anew(load: Callable[..., Engine], cache: Path) -> None:
+    anew = ask(load(cache=False), TEXT)
+    engine = load()
+    for hurt in ("resume.json", "resume-1.safetensors", "layer-0001.safetensors"):
+        stop_after(engine, 13, closed)
+        engine.close()
+        (partial,) = IndexFolder(cache).partials()
+        data = (partial / hurt).read_bytes()
+        (partial / hurt).write_bytes(data[: len(data) // 2] + b"\0\0" + data[len(data) // 2 + 2 :])
+        run = ask(engine, TEXT)
+        assert run.answer == anew.answer
+        assert any("begins anew" in notice for notice in run.notices), hurt
+        engine.close()
+        IndexFolder(cache).remove(index_folder(cache).name)
+
+
+def test_the_longest_unused_goes_and_never_one_in_use(
+    load: Callable[..., Engine], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [f"Report {i}.\n{TEXT}" for i in range(4)]
+    sizes = [ask(load(), text).of(Indexed)[0].n_bytes for text in texts[:1]]
+    monkeypatch.setenv(LIMIT_VARIABLE, str(int(2.5 * sizes[0])))
+    holder, others = load(), load()
+    in_use = ask(holder, texts[0]).prompted.index_path  # the oldest, and open
+    kept = [ask(others, text).of(Indexed)[0].path for text in texts[1:3]]
+    run = ask(others, texts[3])
+    assert sorted(str(path) for path in cache.iterdir() if path.name[0] != ".") == sorted(
+        [str(in_use), run.of(Indexed)[0].path]
+    )
+    assert any("removed" in notice for notice in run.notices)
+    assert not Path(kept[0]).exists()
+
+
+def test_what_is_larger_than_the_limit_is_not_kept(
+    load: Callable[..., Engine], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, "10kB")
+    run = ask(load(), TEXT)
+    assert len(run.answer) == 6
+    assert not run.of(Indexed)
+    assert any("limit" in notice and "not kept" in notice for notice in run.notices)
+    assert [path.name for path in cache.iterdir()] == [".locks"]
+
+
+@pytest.mark.parametrize("text", ["much", "1XB", "nan", "-"])
+def test_a_limit_that_is_no_size(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, text)
+    with pytest.raises(UsageError, match=LIMIT_VARIABLE):
+        size_limit(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "n_bytes"), [("20GB", 20e9), ("1.5 t", 1.5e12), ("300m", 3e8), ("7", 7)])
+def test_a_limit(text: str, n_bytes: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(LIMIT_VARIABLE, text)
+    assert size_limit(tmp_path) == n_bytes
+
+
+def test_reading_without_a_question(load: Callable[..., Engine]) -> None:
+    documents = request(TEXT).documents
+    read = Run(load().read(documents))
+    assert not read.of(Token)
+    assert read.of(Indexed)[0].tokens == read.of(Prefilled)[0].prompt_tokens
+    assert ask(load(), TEXT).prompted.reused_tokens == read.of(Indexed)[0].tokens
+    again = Run(load().read(documents))
+    assert again.computed == 0

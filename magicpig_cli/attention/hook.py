@@ -14,6 +14,7 @@ import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from magicpig_cli.attention.merge import apply_sink
+from magicpig_cli.errors import UsageError
 
 ATTENTION_NAME = "magicpig"
 
@@ -51,9 +52,14 @@ def _attention(
     sliding_window: int | None = None,
     s_aux: torch.Tensor | None = None,
     *,
-    magicpig: Attender,
+    magicpig: Attender | None = None,
     **_unused: Any,
 ) -> tuple[torch.Tensor, None]:
+    if magicpig is None:
+        raise UsageError(
+            f"the model's {type(module).__name__} is not handed what its layers are called with, so its "
+            "attention cannot be replaced; choose another model (`magicpig models ls`)"
+        )
     rule = LayerRule(float(scaling), float(softcap or 0.0), sliding_window)
     output, lse = magicpig.attend(int(module.layer_idx), query[0], key[0], value[0], rule)
     if s_aux is not None:

@@ -13,6 +13,8 @@ from magicpig_cli.errors import DamagedFile, UsageError
 
 _ADVICE = "choose a decoder such as Llama, Mistral, Qwen or Gemma (`magicpig models ls`)"
 _ATTENDING = frozenset({"full_attention", "sliding_attention"})
+# Their decoder layers keep keywords to themselves instead of handing them on to attention.
+_DEAF = frozenset({"nemotron"})
 
 
 def read_config(folder: Path) -> Any:
@@ -25,11 +27,13 @@ def read_config(folder: Path) -> Any:
     DamagedFile
         If config.json contradicts itself.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
+    faults = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, StrictDataclassError)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except faults as error:
         reason = " ".join(str(error).split())
         if "does not recognize this architecture" in reason or "Unrecognized model" in reason:
             raise UsageError(
@@ -65,12 +69,18 @@ def check_architecture(config: Any, name: str) -> None:
         raise UsageError(f"{name} is of the architecture {declared[0]}, which {reason}; {_ADVICE}")
 
 
+def _is_causal(config: Any) -> bool:
+    """Whether the model says so itself; encoders such as BERT are in transformers' list as well."""
+    named = getattr(config, "architectures", None)
+    return not named or named[0].endswith(("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"))
+
+
 def _objection(config: Any, text: Any) -> str | None:
     from transformers import AutoModelForCausalLM
 
     if getattr(config, "is_encoder_decoder", False):
         return "encodes and decodes in two stacks, and only decoders are supported"
-    if type(config) not in AutoModelForCausalLM._model_mapping:
+    if type(config) not in AutoModelForCausalLM._model_mapping or not _is_causal(config):
         return "is no causal language model"
     kinds = set(getattr(text, "layer_types", None) or ()) - _ATTENDING
     if kinds:
@@ -84,6 +94,7 @@ def _objection(config: Any, text: Any) -> str | None:
         return "shares keys and values between layers, which is not supported"
     kind = AutoModelForCausalLM._model_mapping[type(config)]
     kinds_of_model = kind if isinstance(kind, tuple | list) else (kind,)
-    if not all(getattr(each, "_supports_attention_backend", False) for each in kinds_of_model):
+    replaceable = all(getattr(each, "_supports_attention_backend", False) for each in kinds_of_model)
+    if not replaceable or text.model_type in _DEAF:
         return "does not let its attention be replaced"
     return None

@@ -14,6 +14,7 @@ from magicpig_cli.models.linear import pack_linears
 from magicpig_cli.models.machine import room
 from magicpig_cli.models.plan import PlanOptions, require_weights
 from magicpig_cli.models.profiles import context_tokens
+from magicpig_cli.models.rotation import settle_rotation
 from magicpig_cli.models.shape import ModelShape
 from magicpig_cli.models.survey import shape_of_model_folder
 
@@ -137,6 +138,7 @@ def load_model(
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
     model.eval().requires_grad_(False)
+    settle_rotation(model)
     if not on_gpu:
         pack_linears(model)
     return LoadedModel(

@@ -220,16 +220,27 @@ def _contains(words: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
 
 def _nearly(keys: Sequence[tuple[str, ...]], wanted: tuple[str, ...], least: float) -> list[int]:
     """Those that are about as similar as the most similar one, the best first."""
-    text = " ".join(wanted)
-    ratios = [(SequenceMatcher(None, " ".join(key), text).ratio(), i) for i, key in enumerate(keys)]
+    ratios = [(_similarity(key, wanted, strict=least >= _SIMILAR), i) for i, key in enumerate(keys)]
     best = max(ratios)[0]
-    # A digit more or less is another chapter, however similar.
-    same_numbers = [
-        (ratio, i)
-        for ratio, i in ratios
-        if ratio >= max(least, best - 0.1) and (least < _SIMILAR or _digits(keys[i]) == _digits(wanted))
-    ]
-    return [i for _, i in sorted(same_numbers, key=lambda pair: (-pair[0], pair[1]))][:3]
+    near = [(ratio, i) for ratio, i in ratios if ratio >= max(least, best - 0.1)]
+    return [i for _, i in sorted(near, key=lambda pair: (-pair[0], pair[1]))][:3]
+
+
+def _similarity(key: tuple[str, ...], wanted: tuple[str, ...], *, strict: bool) -> float:
+    """Of a title, or of as many of its words in a row as are wanted, to the wanted ones; 0 to 1.
+
+    Strictly, another number is another chapter, however similar the rest.
+    """
+    n = len(wanted)
+    pieces = [key, *(key[i : i + n] for i in range(len(key) - n + 1))] if n else []
+    return max(
+        (
+            SequenceMatcher(None, " ".join(piece), " ".join(wanted)).ratio()
+            for piece in pieces
+            if not strict or _digits(piece) == _digits(wanted)
+        ),
+        default=0.0,
+    )
 
 
 def _digits(words: tuple[str, ...]) -> list[str]:

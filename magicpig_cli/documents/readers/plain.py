@@ -65,7 +65,8 @@ def chapter_marks(text: str) -> list[Mark]:
     for i, line in enumerate(lines):
         stripped = line.strip()
         match = _HEAD.fullmatch(stripped) if after_blank and 0 < len(stripped) <= 100 else None
-        if match and _is_head(match):
+        listed = i + 1 < len(lines) and _HEAD.fullmatch(lines[i + 1].strip())
+        if match and not listed and _is_head(match):
             word = (match["word"] or "").lower()
             title, below = stripped, 1
             following = lines[i + 1].strip() if i + 1 < len(lines) else ""
@@ -99,14 +100,20 @@ def _is_title(lines: list[str], at: int) -> bool:
 
 
 def _without_contents(found: list[tuple[Mark, int]], text: str) -> list[Mark]:
-    """Heads without those that stand in a row with nothing between them."""
+    """Heads without those that stand in a row with nothing between them.
+
+    The last of a row heads what follows, and so do the ones of higher level right before it (`PART ONE`
+    over `CHAPTER I`).
+    """
     kept: list[Mark] = []
     row: list[Mark] = []
     for i, (mark, body) in enumerate(found):
         row.append(mark)
         end = found[i + 1][0].start if i + 1 < len(found) else len(text)
         if text[body:end].strip():
-            # The last of a row has a body: the first chapter after a part's head, or after a list.
-            kept += row if len(row) < _CONTENTS else row[-1:]
+            first = len(row) - 1
+            while first and (len(row) < _CONTENTS or row[first - 1].level < row[first].level):
+                first -= 1
+            kept += row[first:]
             row = []
     return kept + (row if len(row) < _CONTENTS else [])

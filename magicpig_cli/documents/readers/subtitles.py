@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from magicpig_cli.documents.decode import decode
 from magicpig_cli.documents.parts import Mark, build_parts
@@ -65,7 +66,7 @@ def _cues(text: str) -> Iterator[tuple[int, str]]:
     """Seconds at which each cue begins, and its lines."""
     lines = text.split("\n")
     starts = [i for i, line in enumerate(lines) if _CUE.fullmatch(line)]
-    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+    for start, end in pairwise([*starts, len(lines)]):
         match = _CUE.fullmatch(lines[start])
         assert match is not None
         body = []

@@ -35,7 +35,7 @@ from magicpig_cli.engine.events import (
     Prompted,
 )
 from magicpig_cli.engine.fingerprint import model_fingerprint
-from magicpig_cli.engine.library import INDEXES, IndexKeeper, Library
+from magicpig_cli.engine.library import IndexKeeper, Library
 from magicpig_cli.engine.memory import measure_memory
 from magicpig_cli.engine.prefill import Suspended, decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
@@ -47,6 +47,7 @@ from magicpig_cli.models.cachedir import writable_root
 from magicpig_cli.models.load import LoadedModel, choose_device, load_model
 from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.sources import resolve
+from magicpig_cli.store.index_folder import INDEXES
 from magicpig_cli.store.index_meta import ModelKey
 
 Report = Callable[[LoadProgress | Notice | Loaded], None]

@@ -7,8 +7,6 @@ never the answer.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,19 +20,15 @@ import torch
 from magicpig_cli.attention.hook import LayerRule
 from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.prefill import Suspended
-from magicpig_cli.errors import DamagedFile, UsageError
+from magicpig_cli.errors import DamagedFile
 from magicpig_cli.lsh.params import LayerShape
-from magicpig_cli.store.index_folder import IndexFolder, InUse
-from magicpig_cli.store.index_layer import LayerRecord, layer_name, observed_name, read_layer
+from magicpig_cli.store.index_folder import LIMIT_VARIABLE, SHARE_OF_DISK, IndexFolder, InUse, size_limit
+from magicpig_cli.store.index_layer import observed_name, read_layer
 from magicpig_cli.store.index_meta import IndexMeta, ModelKey, index_key, read_meta
+from magicpig_cli.store.index_record import LayerRecord, layer_name
 from magicpig_cli.store.index_writer import Finishing, IndexWriter
 from magicpig_cli.store.kv import LayerStore
 
-# The sub-folder of the cache folder.
-INDEXES = "indexes"
-LIMIT_VARIABLE = "MAGICPIG_CACHE_LIMIT"
-# Of the disk space that is free or taken by indexes.
-_SHARE_OF_DISK = 0.2
 # A prompt that ends inside an index is read anew from so many tokens before its end, which gives the
 # queries that some methods observe there.
 _READ_ANEW = 64
@@ -43,7 +37,6 @@ _SPARE_FROM_TOKENS = 16_384
 _SPARE_TOKENS = 8_192
 # Rows are mapped, not copied, if they would take more than this share of the memory that is free.
 _COPY_SHARE = 0.5
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +96,7 @@ class Library:
         if folder.create():
             library._notices.append(
                 f"what is read is kept in {root}, up to {limit / 1e9:,.1f} GB "
-                f"({_SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit, "
+                f"({SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit, "
                 "--no-cache keeps nothing)"
             )
         folder.clean()
@@ -313,7 +306,7 @@ class IndexKeeper:
             "queries": suspended.queries.cpu(),
         }
         try:
-            writer.suspend(numbers, tensors)
+            writer.suspend(numbers, tensors, self._library.model.id, self._documents, len(self._prefix))
         except OSError:
             writer.abandon()
 
@@ -410,28 +403,6 @@ def restore_layers(session: Session, folder: Path, records: dict[int, LayerRecor
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for layer, observed in zip(records, pool.map(fill, records), strict=True):
             session.observe(layer, observed)
-
-
-def size_limit(root: Path) -> int:
-    """Bytes that all indexes together may take.
-
-    Raises
-    ------
-    UsageError
-        If `MAGICPIG_CACHE_LIMIT` is set and no size.
-    """
-    text = os.environ.get(LIMIT_VARIABLE, "").strip().lower().removesuffix("b")
-    if text:
-        unit = text[-1] if text[-1] in _UNITS else ""
-        try:
-            return int(float(text.removesuffix(unit)) * _UNITS[unit])
-        except (ValueError, OverflowError):
-            raise UsageError(
-                f"{LIMIT_VARIABLE} is {os.environ[LIMIT_VARIABLE]!r}, but must be a size such as 20GB"
-            ) from None
-    existing = next(path for path in (root, *root.parents) if path.exists())
-    taken = sum(head.n_bytes for head in IndexFolder(root).heads()[0])
-    return int(_SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))
 
 
 def _usable(meta: IndexMeta, wanted: np.ndarray) -> int:

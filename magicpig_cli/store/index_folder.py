@@ -17,9 +17,24 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from magicpig_cli.errors import DamagedFile
-from magicpig_cli.store.index_meta import CHAIN_TOKENS, IndexHead, ModelKey, read_head, token_chain
+from magicpig_cli.errors import DamagedFile, UsageError
+from magicpig_cli.store.index_meta import (
+    CHAIN_TOKENS,
+    IndexHead,
+    ModelKey,
+    read_checked,
+    read_head,
+    token_chain,
+)
 
+# The sub-folder of the cache folder.
+INDEXES = "indexes"
+# The note in a partial index that tells where its reading was interrupted.
+RESUME = "resume.json"
+LIMIT_VARIABLE = "MAGICPIG_CACHE_LIMIT"
+# Of the disk space that is free or taken by indexes.
+SHARE_OF_DISK = 0.2
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _PARTIAL = ".partial-"
 _REMOVED = ".removed-"
 _LOCKS = ".locks"
@@ -35,6 +50,19 @@ class InUse:
     def release(self) -> None:
         self._lock.release()
         Path(self._lock.lock_file).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PartialIndex:
+    """A reading that was interrupted, as far as a listing tells of it."""
+
+    key: str
+    path: Path
+    model_id: str
+    documents: tuple[str, ...]
+    n_tokens: int
+    n_bytes: int
+    last_used: float
 
 
 class IndexFolder:
@@ -146,14 +174,31 @@ class IndexFolder:
             key = folder.name.removeprefix(_PARTIAL)
             lock = self.writing_lock(key)
             with contextlib.suppress(Timeout), lock.acquire(timeout=0):
-                if not (folder / "resume.json").exists():
+                if not (folder / RESUME).exists():
                     shutil.rmtree(folder, ignore_errors=True)
         with self._changing():
             self._is_in_use("*")
 
-    def partials(self) -> list[Path]:
-        """Readings that were interrupted, or are under way."""
-        return sorted(self.root.glob(f"{_PARTIAL}*")) if self.root.is_dir() else []
+    def partials(self) -> list[PartialIndex]:
+        """Readings that were interrupted."""
+        found = []
+        for folder in sorted(self.root.glob(f"{_PARTIAL}*")):
+            try:
+                body = read_checked(folder / RESUME)
+                n_bytes = sum(path.stat().st_size for path in folder.iterdir())
+                key = folder.name.removeprefix(_PARTIAL)
+                numbers = (body["n_tokens"], n_bytes, (folder / RESUME).stat().st_mtime)
+                found.append(PartialIndex(key, folder, body["model"], tuple(body["documents"]), *numbers))
+            except (DamagedFile, FileNotFoundError, KeyError):
+                continue  # being written, or of no use
+        return found
+
+    def remove_partial(self, key: str) -> bool:
+        """Remove an interrupted reading; False if it is going on just now."""
+        with contextlib.suppress(Timeout), self.writing_lock(key).acquire(timeout=0):
+            shutil.rmtree(self.partial(key), ignore_errors=True)
+            return True
+        return False
 
     def partial(self, key: str) -> Path:
         """Where the index of that key is being written."""
@@ -202,3 +247,25 @@ def _common_length(chain: tuple[str, ...], other: tuple[str, ...]) -> int:
             break
         alike += CHAIN_TOKENS
     return alike
+
+
+def size_limit(root: Path) -> int:
+    """Bytes that all indexes together may take.
+
+    Raises
+    ------
+    UsageError
+        If `MAGICPIG_CACHE_LIMIT` is set and no size.
+    """
+    text = os.environ.get(LIMIT_VARIABLE, "").strip().lower().removesuffix("b")
+    if text:
+        unit = text[-1] if text[-1] in _UNITS else ""
+        try:
+            return int(float(text.removesuffix(unit)) * _UNITS[unit])
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"{LIMIT_VARIABLE} is {os.environ[LIMIT_VARIABLE]!r}, but must be a size such as 20GB"
+            ) from None
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    taken = sum(head.n_bytes for head in IndexFolder(root).heads()[0])
+    return int(SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))

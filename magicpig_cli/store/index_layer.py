@@ -6,104 +6,21 @@ Every byte that is used is covered by a checksum, which is compared before anyth
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import zlib
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 
 from magicpig_cli.errors import DamagedFile
+from magicpig_cli.store.index_record import LayerRecord, open_private
 from magicpig_cli.store.kv import LayerStore
 
-# Tensor data starts on a page, so that a mapping of the file is aligned for any kernel.
-_PAGE = 4096
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRecord:
-    """What must be known of a layer beside its numbers, and how to tell that they are whole.
-
-    Attributes
-    ----------
-    n_q_heads, n_kv_heads, head_dim : int
-    scale, softcap, window
-        How the layer attends; see `attention.hook.LayerRule`.
-    first_token, n_tokens : int
-        The rows hold tokens first_token to n_tokens - 1.
-    capacity : int
-        Rows of each KV head in the file; those behind the ones in use are a hole that takes no disk.
-    observed_tokens : int
-        Queries of the last prompt tokens that are kept beside the rows.
-    observed_dtype : str
-        Of these, as safetensors names it.
-    n_bytes : int
-        Size of the file, holes included.
-    checksum : int
-        CRC-32 of the header, the rows in use and the observed queries.
-    """
-
-    n_q_heads: int
-    n_kv_heads: int
-    head_dim: int
-    scale: float
-    softcap: float
-    window: int | None
-    first_token: int
-    n_tokens: int
-    capacity: int
-    observed_tokens: int
-    observed_dtype: str
-    n_bytes: int = 0
-    checksum: int = 0
-
-    @property
-    def n_rows(self) -> int:
-        return self.n_tokens - self.first_token
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes that take disk space, about."""
-        return self.n_bytes - self.n_kv_heads * (self.capacity - self.n_rows) * self._row_bytes
-
-    @property
-    def _row_bytes(self) -> int:
-        return 2 * self.head_dim * 2
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def header(self) -> bytes:
-        """The file's head: the same for the same record, so that it need not be trusted."""
-        rows_end = self.n_kv_heads * self.capacity * self._row_bytes
-        shape = [self.n_q_heads, self.observed_tokens, self.head_dim]
-        observed_bytes = int(np.prod(shape)) * _DTYPES[self.observed_dtype].itemsize
-        tensors = {
-            "rows": {
-                "dtype": "BF16",
-                "shape": [self.n_kv_heads, self.capacity, 2, self.head_dim],
-                "data_offsets": [0, rows_end],
-            },
-            "observed": {
-                "dtype": self.observed_dtype,
-                "shape": shape,
-                "data_offsets": [rows_end, rows_end + observed_bytes],
-            },
-        }
-        text = json.dumps(tensors, separators=(",", ":")).encode()
-        padded = -(-(8 + len(text)) // _PAGE) * _PAGE - 8
-        return padded.to_bytes(8, "little") + text.ljust(padded)
-
-
-def layer_name(layer: int) -> str:
-    """The file of a layer."""
-    return f"layer-{layer:04d}.safetensors"
 
 
 def write_layer(path: Path, store: LayerStore, observed: torch.Tensor, record: LayerRecord) -> LayerRecord:
@@ -135,11 +52,11 @@ def write_layer(path: Path, store: LayerStore, observed: torch.Tensor, record: L
     with open_private(path) as file:
         file.write(header)
         for head in range(record.n_kv_heads):
-            file.seek(len(header) + head * record.capacity * record._row_bytes)
+            file.seek(len(header) + head * record.capacity * record.row_bytes)
             data = _bytes_of(store.rows[head, : record.n_rows])
             checksum = zlib.crc32(data, checksum)
             file.write(data)
-        file.seek(len(header) + record.n_kv_heads * record.capacity * record._row_bytes)
+        file.seek(len(header) + record.n_kv_heads * record.capacity * record.row_bytes)
         data = _bytes_of(observed.detach().cpu().contiguous().view(torch.uint8).numpy())
         checksum = zlib.crc32(data, checksum)
         file.write(data)
@@ -181,7 +98,7 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
         _require(os.fstat(file.fileno()).st_size == record.n_bytes, path)
         _require(file.read(len(header)) == header, path)
         checksum = zlib.crc32(header)
-        rows_bytes = record.n_kv_heads * record.capacity * record._row_bytes
+        rows_bytes = record.n_kv_heads * record.capacity * record.row_bytes
         if mapped:
             region = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
             count = rows_bytes // 2
@@ -191,7 +108,7 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
         for head in range(record.n_kv_heads):
             data = _bytes_of(rows[head])
             if not mapped:
-                file.seek(len(header) + head * record.capacity * record._row_bytes)
+                file.seek(len(header) + head * record.capacity * record.row_bytes)
                 _read_into(file, data, path)
             checksum = zlib.crc32(data, checksum)
         file.seek(len(header) + rows_bytes)
@@ -202,12 +119,6 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
         _read_into(file, data, path)
         _require(zlib.crc32(data, checksum) == record.checksum, path)
     return observed
-
-
-def open_private(path: Path) -> BinaryIO:
-    """A file for writing that only its owner can read."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-    return os.fdopen(descriptor, "wb")
 
 
 def _bytes_of(array: np.ndarray) -> memoryview:

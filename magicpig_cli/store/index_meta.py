@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from magicpig_cli.errors import DamagedFile
-from magicpig_cli.store.index_layer import LayerRecord, open_private
+from magicpig_cli.store.index_record import LayerRecord, open_private
 
 # Rises when what is written changes, so that older indexes are not used.
 FORMAT_VERSION = 1

@@ -11,7 +11,7 @@ import os
 import shutil
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from magicpig_cli.errors import DamagedFile
-from magicpig_cli.store.index_folder import IndexFolder
-from magicpig_cli.store.index_layer import LayerRecord, layer_name, open_private, write_layer
+from magicpig_cli.store.index_folder import RESUME, IndexFolder
+from magicpig_cli.store.index_layer import write_layer
 from magicpig_cli.store.index_meta import IndexMeta, read_checked, write_checked, write_meta
+from magicpig_cli.store.index_record import LayerRecord, layer_name, open_private
 from magicpig_cli.store.kv import LayerStore
-
-_RESUME = "resume.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class IndexWriter:
             lock.release()
             return None
         writer = cls(folder, key, lock)
-        if not (writer.path / _RESUME).exists():
+        if not (writer.path / RESUME).exists():
             shutil.rmtree(writer.path, ignore_errors=True)
         writer.path.mkdir(mode=0o700, exist_ok=True)
         return writer
@@ -87,13 +86,13 @@ class IndexWriter:
             If its note is damaged; `start_over` then.
         """
         try:
-            body = read_checked(self.path / _RESUME)
+            body = read_checked(self.path / RESUME)
             data = (self.path / body["tensors"]).read_bytes()
             if zlib.crc32(data) != body["checksum"]:
                 raise DamagedFile(f"{self.path / body['tensors']} is altered or incomplete")
             tensors = load_tensors(data)
         except FileNotFoundError:
-            if (self.path / _RESUME).exists():
+            if (self.path / RESUME).exists():
                 raise DamagedFile(f"{self.path} has lost a file") from None
             return None
         except SafetensorError as error:
@@ -113,8 +112,23 @@ class IndexWriter:
         record = write_layer(self.path / layer_name(layer), store, observed, record)
         self.layers[layer] = record
 
-    def suspend(self, numbers: Mapping[str, int], tensors: Mapping[str, torch.Tensor]) -> None:
-        """Keep what is finished, and a note of where the reading stands; raises OSError."""
+    def suspend(
+        self,
+        numbers: Mapping[str, int],
+        tensors: Mapping[str, torch.Tensor],
+        model_id: str,
+        documents: Sequence[str],
+        n_tokens: int,
+    ) -> None:
+        """Keep what is finished, and a note of where the reading stands; raises OSError.
+
+        Parameters
+        ----------
+        numbers, tensors
+            What `resume` gives back.
+        model_id, documents, n_tokens
+            For people, as in `index_meta.IndexMeta`.
+        """
         before = {path for path in self.path.glob("resume-*.safetensors")}
         number = 1 + max((int(path.stem.split("-")[1]) for path in before), default=0)
         name = f"resume-{number}.safetensors"
@@ -125,10 +139,13 @@ class IndexWriter:
         body: dict[str, Any] = {
             "layers": {str(layer): record.as_json() for layer, record in self.layers.items()},
             "numbers": dict(numbers),
+            "model": model_id,
+            "documents": list(documents),
+            "n_tokens": n_tokens,
             "tensors": name,
             "checksum": zlib.crc32(data),
         }
-        write_checked(self.path / _RESUME, body)
+        write_checked(self.path / RESUME, body)
         for path in before:
             path.unlink(missing_ok=True)
         self._lock.release()
@@ -158,7 +175,7 @@ class IndexWriter:
 
     def leave(self) -> None:
         """End without a word: what an interrupted reading left before stays, anything else goes."""
-        if (self.path / _RESUME).exists():
+        if (self.path / RESUME).exists():
             self._lock.release()
         else:
             self.abandon()

@@ -23,9 +23,8 @@ from magicpig_cli.engine.events import (
     Prompted,
     Token,
 )
-from magicpig_cli.engine.library import LIMIT_VARIABLE, size_limit
 from magicpig_cli.errors import UsageError
-from magicpig_cli.store.index_folder import IndexFolder
+from magicpig_cli.store.index_folder import LIMIT_VARIABLE, IndexFolder, size_limit
 
 QUESTION = "Which pump ran longest?"
 TEXT = lines(18)
@@ -341,8 +340,8 @@ def test_a_damaged_interrupted_reading_begins_anew(load: Callable[..., Engine], 
         stop_after(engine, 13, closed)
         engine.close()
         (partial,) = IndexFolder(cache).partials()
-        data = (partial / hurt).read_bytes()
-        (partial / hurt).write_bytes(data[: len(data) // 2] + b"\0\0" + data[len(data) // 2 + 2 :])
+        data = (partial.path / hurt).read_bytes()
+        (partial.path / hurt).write_bytes(data[: len(data) // 2] + b"\0\0" + data[len(data) // 2 + 2 :])
         run = ask(engine, TEXT)
         assert run.answer == anew.answer
         assert any("begins anew" in notice for notice in run.notices), hurt

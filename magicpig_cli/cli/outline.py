@@ -147,11 +147,16 @@ def table(result: Outline) -> list[str]:
     for outlined in result.documents:
         lines += _document_lines(outlined, room)
         lines.append("\n")
-    what = "it" if len(result.documents) == 1 else f"all {len(result.documents):,} together"
-    total = "" if len(result.documents) == 1 else f" ({result.tokens:,} tokens)"
+    if len(result.documents) == 1:
+        verdict = "the whole fits" if result.fits else "the whole does not fit"
+    else:
+        verdict = (
+            f"all {len(result.documents):,} together, {result.tokens:,} tokens, "
+            f"{'fit' if result.fits else 'do not fit'}"
+        )
     lines.append(
         f"{result.model_id} reads {result.context_tokens:,} tokens, of which {room:,} are left for documents "
-        f"beside a question and an answer: {what}{total} {'fits' if result.fits else 'does not fit'}.\n"
+        f"beside a question and an answer: {verdict}.\n"
     )
     return lines
 

@@ -105,4 +105,5 @@ def outline(
 
 def _outlined(document: Document, count: Callable[[str], int]) -> DocumentOutline:
     lines = document.text.count("\n") + (not document.text.endswith("\n"))
-    return DocumentOutline(document, count(document.text_with_heading), lines, part_sizes(document, count))
+    sizes = part_sizes(document, document.parts, count)
+    return DocumentOutline(document, count(document.text_with_heading), lines, sizes)

@@ -194,10 +194,11 @@ class PromptBuilder:
             return "name fewer sources (`magicpig outline SOURCE` tells the tokens of each)"
         (document,) = documents
         room = self.room_tokens()
-        fitting = [s for s in part_sizes(document, self.count) if s.tokens <= room and s.part.kind != "page"]
+        sections = [part for part in document.parts if part.kind != "page"]
+        fitting = [size for size in part_sizes(document, sections, self.count) if size.tokens <= room]
         source = document.source
         if not fitting:
-            paged = any(part.kind == "page" for part in document.parts)
+            paged = len(sections) < len(document.parts)
             option = "--pages A-B or --lines A:B" if paged else "--lines A:B"
             return f"read a part of it with {option} (`magicpig outline {source}` tells what fits)"
         named = ", ".join(f'"{size.part.title[:60]}" ({size.tokens:,})' for size in fitting[:3])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from magicpig_cli.documents import Document, Part
@@ -16,13 +16,16 @@ class PartSize:
     tokens: int
 
 
-def part_sizes(document: Document, count: Callable[[str], int]) -> tuple[PartSize, ...]:
-    """Sizes of all parts, each counted as the text that would be read.
+def part_sizes(
+    document: Document, parts: Sequence[Part], count: Callable[[str], int]
+) -> tuple[PartSize, ...]:
+    """Sizes of parts of a document, each counted as the text that would be read.
 
     Parameters
     ----------
     document : Document
+    parts : sequence of Part
     count : callable
         Tokens of a text.
     """
-    return tuple(PartSize(part, count(document.text[part.start : part.end])) for part in document.parts)
+    return tuple(PartSize(part, count(document.text[part.start : part.end])) for part in parts)

@@ -16,13 +16,15 @@ import typer
 from typer.core import TyperGroup
 
 from magicpig_cli import __version__
-from magicpig_cli.cli import exits, models
+from magicpig_cli.cli import cache, exits, models
 from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
 from magicpig_cli.cli.ask import AskCommand, ask
 from magicpig_cli.cli.bench import EXAMPLES as BENCH_EXAMPLES
 from magicpig_cli.cli.bench import bench
 from magicpig_cli.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from magicpig_cli.cli.doctor import doctor
+from magicpig_cli.cli.index import EXAMPLES as INDEX_EXAMPLES
+from magicpig_cli.cli.index import index
 from magicpig_cli.cli.outline import EXAMPLES as OUTLINE_EXAMPLES
 from magicpig_cli.cli.outline import outline
 from magicpig_cli.errors import UsageError
@@ -56,6 +58,8 @@ app = typer.Typer(
 )
 app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
+app.command(epilog=INDEX_EXAMPLES)(index)
+app.add_typer(cache.app, name="cache")
 app.command(epilog=BENCH_EXAMPLES)(bench)
 app.command(epilog=OUTLINE_EXAMPLES)(outline)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)

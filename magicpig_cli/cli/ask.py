@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Generator, Sequence
-from contextlib import closing
-from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-from magicpig_cli.cli import exits, options
+from magicpig_cli.cli import options, wiring
 from magicpig_cli.cli.chatter import set_up_libraries
-from magicpig_cli.cli.signals import Signals
-from magicpig_cli.engine.events import DocumentInfo, Event
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
 
 if TYPE_CHECKING:
-    from magicpig_cli.documents import Document, PartRequest
+    from magicpig_cli.documents import PartRequest
 
 EXAMPLES = """\b
 Examples:
@@ -110,78 +106,18 @@ def ask(
         standard = Standard(own, standard.stdin_open)
         if show_text:
             return _show_text(sources, part, standard, quiet)
-        question_options = (engine_options, answer_options)
-        return _watched(sources, part, question, *question_options, standard, quiet, as_json, verbose)
 
+        def view_of(output: Output, messages: Messages) -> View:
+            return open_view(output, messages, quiet, as_json)
 
-def _watched(
-    sources: Sequence[str],
-    part: PartRequest | None,
-    question: str,
-    engine_options: options.EngineOptions,
-    answer_options: options.AnswerOptions,
-    standard: Standard,
-    quiet: bool,
-    as_json: bool,
-    verbose: bool,
-) -> int:
-    """Answer before the eyes of a view, and end both streams whatever happens."""
-    messages = Messages(standard.streams.err)
-    with Signals() as signals:
-        output = Output(standard.streams.out, give_up=lambda: signals.requested is not None)
-        view = open_view(output, messages, quiet, as_json)
-        signals.guard_terminal(view.terminal_fd, view.suspend, view.resume)
-        ending = exits.ANSWERED
-        try:
-            documents = _read(sources, part, standard, view)
-            signals.check()
-            _answer(documents, question, engine_options, answer_options, view, signals, output)
-        except BaseException as error:
-            ending = exits.ending_of(error, signals)
-            if verbose and ending.failure:
-                view.clear()
-                exits.print_traceback(error, messages)
-        return exits.finish(view, ending, messages)
+        def work(watch: wiring.Watch) -> None:
+            documents = wiring.read_documents(sources, part, standard, watch.view)
+            watch.signals.check()
+            with wiring.loaded_engine(engine_options, watch.show) as engine:
+                request = options.ask_request(documents, question, answer_options)
+                watch.show_all(engine.generate(request))
 
-
-def _read(
-    sources: Sequence[str], part: PartRequest | None, standard: Standard, view: View
-) -> list[Document]:
-    """The sources as text, and what the view should tell of them."""
-    from magicpig_cli.documents import read_sources
-
-    started = perf_counter()
-    documents = read_sources(sources, sys.stdin.buffer if standard.stdin_open else None, part)
-    infos = [DocumentInfo(d.source, d.encoding, len(d.text), None, d.part) for d in documents]
-    view.read(infos, [notice for d in documents for notice in d.notices], perf_counter() - started)
-    return documents
-
-
-def _answer(
-    documents: Sequence[Document],
-    question: str,
-    engine_options: options.EngineOptions,
-    answer_options: options.AnswerOptions,
-    view: View,
-    signals: Signals,
-    output: Output,
-) -> None:
-    """Load, generate, and hand every event to the view."""
-
-    def show(event: Event) -> None:
-        with signals.showing():
-            view.show(event)
-        if not output.stream.has_reader:
-            raise ReaderGone
-
-    from magicpig_cli.engine.engine import Engine
-
-    signals.check()
-    engine = Engine.load(options.engine_settings(engine_options), report=show)
-    events = engine.generate(options.ask_request(documents, question, answer_options))
-    with closing(cast("Generator[Event, None, None]", events)):
-        for event in events:
-            show(event)
+        return wiring.watched(standard, view_of, work, verbose)
 
 
 def split_arguments(arguments: Sequence[str], needs_question: bool) -> tuple[list[str], str]:
@@ -225,5 +161,7 @@ def _show_text(sources: Sequence[str], part: PartRequest | None, standard: Stand
         for notice in () if quiet else document.notices:
             messages.line(f"magicpig: {notice}")
         text = document.text_with_heading
-        output.write(text if text.endswith("\n") else text + "\n")
+        # A newline that the model does not read is added only where a shell's prompt would follow.
+        needs_end = output.stream.is_terminal and not text.endswith("\n")
+        output.write(f"{text}\n" if needs_end else text)
     return 0

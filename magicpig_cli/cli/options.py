@@ -72,7 +72,7 @@ ThreadsOption = Annotated[
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
 NoCacheOption = Annotated[
     bool,
-    typer.Option("--no-cache", help="Do not keep what is read, nor use what was kept (see `magicpig cache`)."),
+    typer.Option("--no-cache", help="Neither keep what is read nor use what was kept."),
 ]
 AttentionOption = Annotated[
     str,

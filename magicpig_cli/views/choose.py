@@ -10,16 +10,21 @@ from magicpig_cli.views.plain import AnswerAtEnd, ErrorsOnly, PhaseLines, Stream
 from magicpig_cli.views.streams import Messages, Output
 
 
-def open_view(output: Output, messages: Messages, quiet: bool, as_json: bool) -> View:
+def open_view(
+    output: Output, messages: Messages, quiet: bool, as_json: bool, instead: AnswerWatcher | None = None
+) -> View:
     """The view for these streams.
 
     Panels are drawn where standard error is a terminal that can move its cursor. Where the
     answer goes to the same terminal, it is part of the drawing and is written out at the end.
+    `instead` watches standard output in place of the answer's own watcher.
     """
     draws = messages.stream.is_terminal and os.environ.get("TERM", "dumb") != "dumb" and not quiet
     shares_screen = draws and output.stream.same_terminal(messages.stream)
     answer: AnswerWatcher
-    if as_json:
+    if instead is not None:
+        answer = instead
+    elif as_json:
         answer = JsonAnswer(output)
     elif shares_screen:
         answer = AnswerAtEnd(output)

@@ -1,0 +1,88 @@
+"""`magicpig index`: read documents now, so that questions find them read. Arguments in, exit status out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.errors import MagicPigError
+from magicpig_cli.views.base import View
+from magicpig_cli.views.choose import open_view
+from magicpig_cli.views.indexview import IndexPath
+from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+
+if TYPE_CHECKING:
+    from magicpig_cli.documents import PartRequest
+
+EXAMPLES = """\b
+Examples:
+  magicpig index book.txt
+  magicpig ask book.txt "Who hides the letter?"    # starts at once
+  magicpig cache ls
+\b
+Interrupt it with Ctrl-C and run it again: it goes on where it was."""
+
+
+def index(
+    context: typer.Context,
+    sources: Annotated[
+        list[str], typer.Argument(metavar="SOURCE...", help="Files, folders, or - for standard input.")
+    ],
+    model: options.ModelOption = "auto",
+    device: options.DeviceOption = "auto",
+    dtype: options.DtypeOption = "auto",
+    system: options.SystemOption = None,
+    section: options.SectionOption = None,
+    pages: options.PagesOption = None,
+    lines: options.LinesOption = None,
+    threads: options.ThreadsOption = None,
+    offline: options.OfflineOption = False,
+    quiet: options.QuietOption = False,
+    as_json: options.JsonOption = False,
+    verbose: options.VerboseOption = False,
+) -> int:
+    """Read the sources now, and keep what was read for questions that come later.
+
+    Questions find it by content: the same text, read by the same model under the same --system, whatever
+    the file is called. Prints the folder of the index.
+    """
+    engine_options = options.EngineOptions(
+        model, device, dtype, "lsh", None, None, None, threads, offline, cache=True
+    ).checked()
+    instruction = None if system is None else options.plain_text("--system", system)
+    part = options.part_request(section, pages, lines)
+    outer: Standard = context.obj
+    if outer.streams.out.fd is None:
+        raise ReaderGone
+    set_up_libraries(verbose, offline)
+    with private(outer.streams, keep_chatter=verbose) as own:
+        standard = Standard(own, outer.stdin_open)
+
+        def view_of(output: Output, messages: Messages) -> View:
+            return open_view(output, messages, quiet, as_json, None if as_json else IndexPath(output))
+
+        def work(watch: wiring.Watch) -> None:
+            _read(sources, part, instruction, engine_options, standard, watch)
+
+        return wiring.watched(standard, view_of, work, verbose)
+
+
+def _read(
+    sources: list[str],
+    part: PartRequest | None,
+    instruction: str | None,
+    engine_options: options.EngineOptions,
+    standard: Standard,
+    watch: wiring.Watch,
+) -> None:
+    documents = wiring.read_documents(sources, part, standard, watch.view)
+    watch.signals.check()
+    with wiring.loaded_engine(engine_options, watch.show) as engine:
+        watch.show_all(engine.read(documents, instruction))
+    if watch.view.track.index_path is None:
+        notices = watch.view.track.notices
+        reason = notices[-1] if notices else "another magicpig is reading the same text"
+        raise MagicPigError(f"the text was read, but there is no index of it: {reason}")

@@ -148,13 +148,17 @@ def _cgroup_limits() -> list[tuple[int, int]]:
     return limits
 
 
-def _memory_groups() -> list[tuple[Path, str, str]]:
+def _own_groups() -> list[str]:
+    """Lines of the form `number:controllers:path`."""
     try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        return Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
+
+
+def _memory_groups() -> list[tuple[Path, str, str]]:
     groups = []
-    for line in lines:
+    for line in _own_groups():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):

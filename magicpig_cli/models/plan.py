@@ -33,6 +33,11 @@ _TOKENIZER_FACTOR = 12
 # this share of the widened weights, and not much in all, since the allocator maps large ones apart.
 _GAPS, _MOST_GAPS_BYTES = 0.35, 400_000_000
 
+# Lengths at which `longest_ctx` looks first.
+_LENGTHS = 256
+# Fewer tables than this are not advised.
+_FEWEST_TABLES = 30
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
@@ -172,10 +177,17 @@ def plan_memory(shape: ModelShape, ctx: int, options: PlanOptions) -> MemoryPlan
 
 def longest_ctx(shape: ModelShape, options: PlanOptions, room: Room) -> int:
     """The most tokens of prompt and answer that fit the memory and the model; 0 if not even one."""
-    low, high = 0, shape.context_tokens
+
+    def fits(ctx: int) -> bool:
+        return plan_memory(shape, ctx, options).fits(room)
+
+    # Not by halves alone: longer texts may get fewer tables, so that memory can fall at some lengths.
+    step = max(1, shape.context_tokens // _LENGTHS)
+    low = next((ctx for ctx in range(shape.context_tokens, 0, -step) if fits(ctx)), 0)
+    high = min(shape.context_tokens, low + step)
     while low < high:
         middle = (low + high + 1) // 2
-        if plan_memory(shape, middle, options).fits(room):
+        if fits(middle):
             low = middle
         else:
             high = middle - 1
@@ -245,8 +257,9 @@ def advice(plan: MemoryPlan, options: PlanOptions, room: Room) -> list[str]:
 def _alternatives(plan: MemoryPlan, options: PlanOptions) -> list[tuple[str, PlanOptions]]:
     """Options that take less memory, the mildest first."""
     ways = []
-    if plan.n_tables is not None and (plan.n_tables > 75 or (plan.n_bits or 0) > 8):
-        ways.append(("use --bits 8 --tables 75", replace(options, n_bits=8, n_tables=75)))
+    if plan.n_tables is not None and plan.n_tables // 2 >= _FEWEST_TABLES:
+        half = plan.n_tables // 2
+        ways.append((f"use --tables {half}, which errs more", replace(options, n_tables=half)))
     if options.dtype == "float32":
         ways.append(("use --dtype bfloat16", replace(options, dtype="bfloat16")))
     if options.attention == "lsh":

@@ -7,7 +7,7 @@ Tokens that leave the recent window enter the tables, so a long answer stays sam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,7 +52,9 @@ class SampledLayer(LayerAttention):
     def __init__(self, method: Lsh, context: LayerContext) -> None:
         self._method = method
         self._context = context
-        self._tables = LshLayer(method.params, context.shape)
+        # Every layer draws hyperplanes of its own, so that their errors are independent.
+        params = replace(method.params, seed=method.params.seed + context.layer)
+        self._tables = LshLayer(params, context.shape)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._cover(self._context.store.n_tokens - self._method.n_recent)

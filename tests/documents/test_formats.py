@@ -12,15 +12,18 @@ from pathlib import Path
 
 import makers
 import pytest
+from docx import Document
+from docx.oxml import parse_xml
 
-from magicpig_cli.documents import Document, read_sources
+from magicpig_cli.documents import Document as Read
+from magicpig_cli.documents import read_sources
 from magicpig_cli.documents.readers import archive
 from magicpig_cli.errors import UsageError
 
 
 @pytest.fixture
 def read(tmp_path):
-    def read(name: str, data: bytes | str) -> Document:
+    def read(name: str, data: bytes | str) -> Read:
         path = tmp_path / name
         path.write_bytes(data.encode() if isinstance(data, str) else data)
         (document,) = read_sources([str(path)], None)
@@ -45,7 +48,7 @@ def refusal(read):
     return refusal
 
 
-def outline(document: Document) -> list[tuple[str, int, str]]:
+def outline(document: Read) -> list[tuple[str, int, str]]:
     """Title, level and first line of each section."""
     return [
         (part.title, part.level, document.text[part.start :].splitlines()[0])
@@ -127,6 +130,16 @@ def test_epub_in_the_order_of_its_spine(read, ncx):
         ("The Letter", 1, "The letter lay under the lamp."),
     ]
     assert document.encoding == "epub"
+
+
+def test_epub_pages_are_xhtml_where_empty_elements_end_at_once(read):
+    page = (
+        '<?xml version="1.0" encoding="iso-8859-1"?><html xmlns="http://www.w3.org/1999/xhtml"><head><title/>'
+        '<script src="a.js"/></head><body><h1><a id="x"/>Caf\xe9</h1><p>One<br/>two</p><div class="b"/>'
+        "<p>three <i/>four</p></body></html>"
+    )
+    document = read("a.epub", makers.epub({"OEBPS/text/one.xhtml": page.encode("latin-1")}))
+    assert document.text.startswith("# Caf\xe9\n\nOne\ntwo\n\nthree four\n\nThe letter")
 
 
 def encryption(algorithm: str, target: str) -> str:
@@ -220,6 +233,21 @@ def test_docx_headings_lists_and_tables(read):
         ("Costs & dates", 2, "## Costs & dates"),
     ]
     assert (document.encoding, document.notices) == ("docx", ())
+
+
+def test_docx_says_what_it_leaves_out(read):
+    document = Document()
+    document.add_paragraph("Body.")
+    document.sections[0].header.paragraphs[0].text = "Top of each page"
+    paragraph = document.add_paragraph("Area: ")
+    uri = "http://schemas.openxmlformats.org/officeDocument/2006/math"
+    paragraph._p.append(parse_xml(f'<m:oMath xmlns:m="{uri}"><m:r><m:t>a=b</m:t></m:r></m:oMath>'))
+    buffer = io.BytesIO()
+    document.save(buffer)
+    read_document = read("a.docx", buffer.getvalue())
+    assert read_document.text == "Body.\n\nArea:\n"
+    assert any("has headers; left out" in notice for notice in read_document.notices)
+    assert any("oMath" in notice and "left out" in notice for notice in read_document.notices)
 
 
 def test_docx_faults(refusal):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 from magicpig_cli.documents.parts import build_parts
 from magicpig_cli.documents.readers.archive import Archive, check_xml
@@ -14,6 +15,9 @@ _MAIN = "word/document.xml"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # The name of the stream, in UTF-16, in which Office keeps a document with a password.
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
+
+_ASIDE = re.compile(r"word/(comment|header|footer)s?\d*\.xml")
+_IGNORED = re.compile(r"unrecognised element was ignored: (.+)")
 
 
 class Docx(Reader):
@@ -34,17 +38,31 @@ class Docx(Reader):
             if _ENCRYPTED in data:
                 raise UnreadableError("is encrypted with a password; save a copy without one")
             raise UnreadableError("is an old Word document (doc); save it as docx or text first")
-        html = _to_html(data)
+        archive = Archive(data)
+        html, ignored = _to_html(archive, data)
         writer = TextWriter()
         write_html(writer, html)
         text = writer.text()
-        return Text(text, "docx", build_parts(text, writer.marks))
+        return Text(text, "docx", build_parts(text, writer.marks), tuple(_remarks(archive, ignored)))
 
 
-def _to_html(data: bytes) -> str:
+def _remarks(archive: Archive, ignored: list[str]) -> list[str]:
+    """What of the document is not in its text."""
+    kinds = {
+        f"{match[1]}s"
+        for name in archive.names()
+        if (match := _ASIDE.fullmatch(name)) and b"<w:t" in archive.read(name)
+    }
+    remarks = [f"has {' and '.join(sorted(kinds))}; left out"] if kinds else []
+    if ignored:
+        remarks.append(f"holds what its reader does not know ({', '.join(ignored[:10])}); left out")
+    return remarks
+
+
+def _to_html(archive: Archive, data: bytes) -> tuple[str, list[str]]:
+    """HTML of the main text, and the names of elements in it that mammoth passes over."""
     import mammoth
 
-    archive = Archive(data)
     if _MAIN not in archive:
         raise UnreadableError(f"is damaged: it holds no {_MAIN}; get it again")
     for name in archive.names():
@@ -61,5 +79,5 @@ def _to_html(data: bytes) -> str:
     except (KeyError, ValueError, AttributeError, IndexError, TypeError, OSError, RecursionError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise UnreadableError(f"is damaged: its text cannot be taken out ({reason}); save it anew") from error
-    html: str = result.value
-    return html
+    ignored = [match[1] for message in result.messages if (match := _IGNORED.search(message.message))]
+    return result.value, list(dict.fromkeys(ignored))

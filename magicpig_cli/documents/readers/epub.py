@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from magicpig_cli.documents.decode import decode
 from magicpig_cli.documents.parts import Mark, build_parts
 from magicpig_cli.documents.readers.archive import Archive, resolve
 from magicpig_cli.documents.readers.base import Reader, Text, UnreadableError
-from magicpig_cli.documents.readers.html import write_html
+from magicpig_cli.documents.readers.html import decode_page, write_html
 from magicpig_cli.documents.readers.writer import TextWriter
 
 _CONTAINER = "META-INF/container.xml"
@@ -53,7 +52,7 @@ class Epub(Reader):
         for name in dict.fromkeys(chapters):
             before, start = len(writer.marks), writer.length
             writer.block()
-            write_html(writer, decode(archive.read(name)).text)
+            write_html(writer, decode_page(archive.read(name)).text)
             if len(writer.marks) == before and writer.length > start and name in titles:
                 extra.append(Mark(titles[name], 1, start))
         text = writer.text()
@@ -109,7 +108,7 @@ def _contents(
         elif "nav" in item.get("properties", "").split():
             from selectolax.lexbor import LexborHTMLParser
 
-            for link in LexborHTMLParser(decode(archive.read(name)).text).css("nav a[href]"):
+            for link in LexborHTMLParser(decode_page(archive.read(name)).text).css("nav a[href]"):
                 title = " ".join(link.text().split())
                 titles.setdefault(resolve(name, link.attributes.get("href") or ""), title)
     return {name: title for name, title in titles.items() if title}

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from magicpig_cli.documents.decode import decode, decode_as
+from magicpig_cli.documents.decode import Decoded, decode, decode_as
 from magicpig_cli.documents.parts import build_parts
 from magicpig_cli.documents.readers.base import Reader, Text
 from magicpig_cli.documents.readers.writer import TextWriter
@@ -19,6 +19,24 @@ _BEGINNING = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype
 _CHARSET = re.compile(
     rb"<meta\s[^>]*charset\s*=\s*[\"']?\s*([\w.:-]+)|<\?xml[^>]*encoding=[\"']([\w.:-]+)", re.I
 )
+_XHTML = re.compile(r"<\?xml\b|http://www\.w3\.org/1999/xhtml")
+_EMPTY = re.compile(r"<([A-Za-z][\w:-]*)((?:\s+[^<>]*?)?)\s*/>")
+_VOID = {
+    "area",
+    "base",
+    "br",
+    "col",
+    "embed",
+    "hr",
+    "img",
+    "input",
+    "link",
+    "meta",
+    "param",
+    "source",
+    "track",
+    "wbr",
+}
 _SKIPPED = {
     "script",
     "style",
@@ -56,13 +74,18 @@ class Html(Reader):
 
     def read(self, data: bytes) -> Text:
         """The page's text; the encoding that it declares counts where it is not UTF-8."""
-        match = _CHARSET.search(data[:4096])
-        named = (match[1] or match[2]).decode("ascii", "replace") if match else None
-        decoded = (decode_as(data, named) if named else None) or decode(data)
+        decoded = decode_page(data)
         writer = TextWriter()
         write_html(writer, decoded.text)
         text = writer.text()
         return Text(text, decoded.encoding, build_parts(text, writer.marks), decoded.remarks)
+
+
+def decode_page(data: bytes) -> Decoded:
+    """A page's source, in the encoding that it declares where it is not UTF-8."""
+    match = _CHARSET.search(data[:4096])
+    named = (match[1] or match[2]).decode("ascii", "replace") if match else None
+    return (decode_as(data, named) if named else None) or decode(data)
 
 
 def write_html(writer: TextWriter, html: str) -> None:
@@ -76,6 +99,9 @@ def write_html(writer: TextWriter, html: str) -> None:
     """
     from selectolax.lexbor import LexborHTMLParser
 
+    if _XHTML.search(html[:2048]):
+        # To HTML a `<title/>` is open, and swallows the whole page.
+        html = _EMPTY.sub(lambda m: m[0] if m[1].lower() in _VOID else f"<{m[1]}{m[2]}></{m[1]}>", html)
     body = LexborHTMLParser(html).body
     if body is not None:
         _Walk(writer).run(body)

@@ -69,7 +69,7 @@ def test_attention_equals_the_reference_on_the_same_sample(shape, n_tokens, para
     # cosine 1 most: by K * L * 1e-7 / sqrt(1 - cosine), below 1e-3 here.
     np.testing.assert_allclose(result.lse, lse, atol=2e-3)
     np.testing.assert_allclose(result.out, out, atol=3e-3 * max(1.0, np.abs(out).max()))
-    # Light terms of the error estimate are subsampled (tile._LIGHT_STRIDE), heavy ones are all there.
+    # Light terms of the error estimate are subsampled (tile._HEAVY); heavy ones are all there.
     np.testing.assert_allclose(np.sqrt(result.squared_error), np.sqrt(error), rtol=0.35, atol=5e-3)
 
 

@@ -152,8 +152,7 @@ def build_parts(text: str, marks: Sequence[Mark], pages: Sequence[int] = ()) -> 
     """
     places = Places(text, pages)
     parts = []
-    for i, mark in enumerate(marks):
-        end = next((later.start for later in marks[i + 1 :] if later.level <= mark.level), len(text))
+    for mark, end in zip(marks, _ends(marks, len(text)), strict=True):
         parts.append(places.part(_one_line(mark.title), mark.level, mark.start, end, mark.kind))
     for number, (start, end) in enumerate(pairwise([*pages, len(text)]), 1):
         parts.append(
@@ -170,6 +169,18 @@ def build_parts(text: str, marks: Sequence[Mark], pages: Sequence[int] = ()) -> 
             )
         )
     return tuple(parts)
+
+
+def _ends(marks: Sequence[Mark], length: int) -> list[int]:
+    """Where each part ends, in one pass from the last to the first."""
+    ends: list[int] = []
+    later: list[Mark] = []  # those behind, by falling level: each ends all parts of its level and below
+    for mark in reversed(marks):
+        while later and later[-1].level > mark.level:
+            later.pop()
+        ends.append(later[-1].start if later else length)
+        later.append(mark)
+    return ends[::-1]
 
 
 def sections(parts: Sequence[Part]) -> list[Part]:

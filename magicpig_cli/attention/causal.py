@@ -90,8 +90,12 @@ def _partial(
         output, lse = aten._scaled_dot_product_flash_attention_for_cpu(
             q, k, v, 0.0, False, attn_mask=bias, scale=scale
         )
-    elif bias is None:
+    elif bias is None and rows.dtype != torch.float32:
         output, lse = aten._scaled_dot_product_flash_attention(q, k, v, 0.0, False, False, scale=scale)[:2]
+    elif bias is None:  # the flash kernel of a GPU takes 16-bit numbers only
+        output, lse = aten._scaled_dot_product_efficient_attention(
+            q, k, v, None, True, 0.0, False, scale=scale
+        )[:2]
     else:
         # The memory-efficient kernel wants the mask's rows aligned to 16 bytes.
         aligned = -(-bias.shape[-1] // 16) * 16

@@ -55,7 +55,7 @@ class DeviceDense(LayerAttention):
     def __init__(self, context: LayerContext) -> None:
         self._context = context
         self._n_tokens = 0
-        self._keys = self._values = torch.empty(0)
+        self._keys = self._values = torch.empty(0, 0, 0)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._follow_store()

@@ -21,6 +21,8 @@ from magicpig_cli.cli.ask import EXAMPLES as ASK_EXAMPLES
 from magicpig_cli.cli.ask import AskCommand, ask
 from magicpig_cli.cli.bench import EXAMPLES as BENCH_EXAMPLES
 from magicpig_cli.cli.bench import bench
+from magicpig_cli.cli.chat import EXAMPLES as CHAT_EXAMPLES
+from magicpig_cli.cli.chat import chat
 from magicpig_cli.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from magicpig_cli.cli.doctor import doctor
 from magicpig_cli.cli.index import EXAMPLES as INDEX_EXAMPLES
@@ -58,6 +60,7 @@ app = typer.Typer(
 )
 app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
+app.command(epilog=CHAT_EXAMPLES)(chat)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.add_typer(cache.app, name="cache")
 app.command(epilog=BENCH_EXAMPLES)(bench)

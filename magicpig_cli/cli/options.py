@@ -24,7 +24,21 @@ if TYPE_CHECKING:
 
 # The names of attention.registry.METHODS, which cannot be imported here because it needs torch;
 # tests/cli/test_options.py holds the two equal.
-ATTENTION_METHODS = ("lsh", "dense")
+ATTENTION_METHODS = (
+    "lsh",
+    "dense",
+    "lsh-published",
+    "oracle-topk",
+    "oracle-sampling",
+    "streaming",
+    "quest",
+    "snapkv",
+    "pyramidkv",
+    "dsa",
+    "vattention",
+)
+# Those that are not told how much to read: registry.WITHOUT_BUDGET.
+WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -79,8 +93,18 @@ AttentionOption = Annotated[
     typer.Option(
         "--attention",
         metavar="METHOD",
-        help="How decoding attends to the document: lsh (sampled) or dense (exact).",
+        help="How decoding attends to the document: lsh (sampled), dense (exact), or a method to compare "
+        "with, such as quest (docs/methods.md).",
         autocompletion=_complete_method,
+    ),
+]
+BudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        "--budget",
+        parser=_number,
+        metavar="SHARE",
+        help="Share of the keys that a method to compare with reads, such as 0.05.",
     ),
 ]
 BitsOption = Annotated[
@@ -162,6 +186,7 @@ class EngineOptions:
     threads: int | None
     offline: bool
     cache: bool = False
+    budget: float | None = None
 
     def checked(self) -> EngineOptions:
         """Itself, if every value is in its range.
@@ -180,18 +205,30 @@ class EngineOptions:
         _between("--tables", self.tables, 2, 4096)
         _between("--threads", self.threads, 1, 1024)
         layer_numbers(self.dense_layers)
-        if self.attention != "lsh":
-            for name, value in (
-                ("--bits", self.bits),
-                ("--tables", self.tables),
-                ("--dense-layers", self.dense_layers),
-            ):
-                if value is not None:
-                    raise UsageError(
-                        f"{name} belongs to --attention lsh and does nothing with "
-                        f"--attention {self.attention}; leave it out"
-                    )
+        self._check_method()
         return self
+
+    def _check_method(self) -> None:
+        """Refuse options that the method has no use for."""
+        unused = []
+        if self.attention not in ("lsh", "lsh-published"):
+            unused += [("--bits", self.bits), ("--tables", self.tables)]
+        if self.attention == "dense":
+            unused.append(("--dense-layers", self.dense_layers))
+        for name, value in unused:
+            if value is not None:
+                raise UsageError(
+                    f"{name} belongs to --attention lsh and does nothing with "
+                    f"--attention {self.attention}; leave it out"
+                )
+        if self.budget is None:
+            return
+        if self.attention in WITHOUT_BUDGET:
+            what = (
+                "reads every key" if self.attention == "dense" else "reads what --bits and --tables make it"
+            )
+            raise UsageError(f"--attention {self.attention} {what} and takes no --budget; leave it out")
+        check_share("--budget", self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +287,7 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
         threads=options.threads,
         offline=options.offline,
         cache=options.cache,
+        budget=options.budget,
     )
 
 
@@ -301,6 +339,17 @@ def plain_text(name: str, argument: str) -> str:
         except UnicodeError:
             raise UsageError(f"{name} is not valid UTF-8 text; check the terminal's encoding") from None
     return argument
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse what is no share.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not 0 < value <= 1:
+        raise UsageError(f"{name} is {value:g}, but must be a share above 0 and at most 1, such as 0.05")
 
 
 def _one_of(name: str, value: str, choices: Sequence[str]) -> None:

@@ -38,7 +38,7 @@ from magicpig_cli.engine.fingerprint import model_fingerprint
 from magicpig_cli.engine.library import IndexKeeper, Library
 from magicpig_cli.engine.memory import measure_memory
 from magicpig_cli.engine.prefill import Suspended, decoder_layers, prefill, prefill_work
-from magicpig_cli.engine.prompt import Prompt, PromptBuilder
+from magicpig_cli.engine.prompt import Prompt, PromptBuilder, Turn
 from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
@@ -78,6 +78,8 @@ class EngineSettings:
         Never ask the network.
     cache : bool
         Keep on disk what was read, and look there before reading.
+    budget : float or None
+        Share of the keys that a method reads, for those that are told; None takes its default.
     """
 
     model: str = "auto"
@@ -92,15 +94,20 @@ class EngineSettings:
     chunk_tokens: int = 512
     offline: bool = False
     cache: bool = False
+    budget: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AskRequest:
-    """One question about documents, and how to draw the answer's tokens."""
+    """One question about documents, and how to draw the answer's tokens.
+
+    `history` are the turns before it, if it is part of a conversation.
+    """
 
     documents: Sequence[Document]
     question: str
     system: str | None = None
+    history: tuple[Turn, ...] = ()
     max_tokens: int = 512
     temperature: float = 0.0
     top_p: float = 1.0
@@ -194,7 +201,7 @@ class Engine:
             Before anything is computed.
         """
         started = perf_counter()
-        prompt = self._prompts.build(request.documents, request.question, request.system)
+        prompt = self._prompts.build(request.documents, request.question, request.system, request.history)
         max_tokens = min(request.max_tokens, self.loaded.context_tokens - len(prompt.token_ids))
         with Keeping(self._library) as keeping:
             logits = yield from self._prefilled(prompt, max_tokens, keeping)
@@ -337,6 +344,7 @@ class Engine:
             n_bits=settings.n_bits,
             n_tables=settings.n_tables,
             hash_seed=settings.hash_seed,
+            budget=settings.budget,
         )
         return build_method(settings.attention, options)
 

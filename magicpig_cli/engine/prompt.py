@@ -31,6 +31,16 @@ RESERVE_TOKENS = 256
 # Stand-ins while the template is rendered. Private-use characters, so no template knows them.
 _DOCUMENT_MARK = "\ue0d0document\ue0d1"
 _QUESTION_MARK = "\ue0d0question\ue0d1"
+_ANSWER_MARK = "\ue0d0answer\ue0d1"
+_NEXT_MARK = "\ue0d0next\ue0d1"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A question that was answered, with the answer's token ids exactly as they were generated."""
+
+    question: str
+    answer_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +84,23 @@ class PromptBuilder:
         self._context_tokens = context_tokens
         self._plain = PlainTextEncoder(tokenizer)
 
-    def build(self, documents: Sequence[Document], question: str, system: str | None) -> Prompt:
+    def build(
+        self,
+        documents: Sequence[Document],
+        question: str,
+        system: str | None,
+        history: Sequence[Turn] = (),
+    ) -> Prompt:
         """The prompt, checked to fit.
+
+        Parameters
+        ----------
+        documents : sequence of Document
+        question : str
+        system : str or None
+        history : sequence of Turn
+            Questions about the same documents, and their answers, before this one. The prompt begins with
+            the very tokens of the last one and its answer, so that nothing need be read again.
 
         Raises
         ------
@@ -87,9 +112,16 @@ class PromptBuilder:
         if not question.strip():
             raise UsageError('the question is empty; give one, such as "summarize chapter 3"')
         prefix, (bridge, tail) = self._prefix(documents, system)
-        token_ids = (*prefix.token_ids, *bridge, *self._plain.encode(question), *tail)
+        token_ids = [*prefix.token_ids, *bridge]
+        joint, next_tail = self._joint() if history else ([], [])
+        for turn in history:
+            token_ids += [*self._plain.encode(turn.question), *tail, *turn.answer_ids, *joint]
+            tail = next_tail
+        token_ids += [*self._plain.encode(question), *tail]
+        if history:
+            self._check_conversation_fits(len(token_ids), len(prefix.token_ids))
         self._check_fit(documents, prefix.documents, len(token_ids))
-        return replace(prefix, token_ids=token_ids)
+        return replace(prefix, token_ids=tuple(token_ids))
 
     def prefix(self, documents: Sequence[Document], system: str | None) -> Prompt:
         """What every question about the documents begins with, checked to leave room for one.
@@ -123,6 +155,26 @@ class PromptBuilder:
         between, _, after = rest.partition(_QUESTION_MARK)
         return self._control(before), self._control(between), self._control(after), notices
 
+    def _joint(self) -> tuple[list[int], list[int]]:
+        """Token ids between an answer and the next question, and after that."""
+        if not self._tokenizer.chat_template:
+            return self._control("\n\nQuestion: "), self._control("\nAnswer:")
+        turns = [
+            {"role": "user", "content": f"{INTRODUCTION}{_DOCUMENT_MARK}{BRIDGE}{_QUESTION_MARK}"},
+            {"role": "assistant", "content": _ANSWER_MARK},
+            {"role": "user", "content": _NEXT_MARK},
+        ]
+        rendered = self._apply(turns, (_DOCUMENT_MARK, _QUESTION_MARK, _ANSWER_MARK, _NEXT_MARK))
+        between, _, after = rendered.partition(_ANSWER_MARK)[2].partition(_NEXT_MARK)
+        return self._control(between), self._control(after)
+
+    def _check_conversation_fits(self, prompt_tokens: int, prefix_tokens: int) -> None:
+        if prompt_tokens >= self._context_tokens:
+            raise DoesNotFit(
+                f"the conversation makes {prompt_tokens:,} tokens (documents {prefix_tokens:,}), but "
+                f"{self._model_id} reads at most {self._context_tokens:,}; forget the turns with /reset"
+            )
+
     def _render(self, system: str | None) -> tuple[str, list[str]]:
         user = f"{INTRODUCTION}{_DOCUMENT_MARK}{BRIDGE}{_QUESTION_MARK}"
         if not self._tokenizer.chat_template:
@@ -144,9 +196,11 @@ class PromptBuilder:
             notice = f"{self._model_id} takes no system message; it was put before the document instead"
             return self._apply(joined), [notice]
 
-    def _apply(self, turns: list[dict[str, str]]) -> str:
+    def _apply(
+        self, turns: list[dict[str, str]], marks: Sequence[str] = (_DOCUMENT_MARK, _QUESTION_MARK)
+    ) -> str:
         rendered: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        for mark in (_DOCUMENT_MARK, _QUESTION_MARK):
+        for mark in marks:
             if rendered.count(mark) != 1:
                 raise UsageError(
                     f"the chat template of {self._model_id} does not show the user's message exactly once, "

@@ -1,0 +1,88 @@
+"""Where a chat's questions come from: a line editor on a terminal, else the lines of standard input."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Protocol
+
+from magicpig_cli.errors import UsageError
+from magicpig_cli.views.streams import Standard
+
+
+class Questions(Protocol):
+    """A source of lines."""
+
+    interactive: bool
+
+    def next(self) -> str | None:
+        """The next line, without its end; None when there are no more."""
+
+
+class Lines:
+    """Lines of standard input, each read when the one before has been dealt with."""
+
+    interactive = False
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def next(self) -> str | None:
+        data = sys.stdin.buffer.readline()
+        if not data:
+            return None
+        self._number += 1
+        try:
+            return data.decode("utf-8-sig" if self._number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError:
+            raise UsageError(
+                f"line {self._number} of standard input is not valid UTF-8 text; convert the questions first"
+            ) from None
+
+
+class Editor:
+    """A line editor with history, on the terminal that standard error leads to.
+
+    The history lasts as long as the chat: nothing of it is written to disk.
+    """
+
+    interactive = True
+
+    def __init__(self, standard: Standard) -> None:
+        from prompt_toolkit import PromptSession
+        from prompt_toolkit.history import InMemoryHistory
+        from prompt_toolkit.output import create_output
+
+        fd = standard.streams.err.fd
+        if fd is None:
+            raise UsageError("standard error is closed, so there is nowhere to ask; name a terminal")
+        # The numbered streams lead nowhere meanwhile (`views.streams.private`).
+        self._screen = os.fdopen(os.dup(fd), "w", encoding=standard.streams.err.encoding)
+        self._session: PromptSession[str] = PromptSession(
+            history=InMemoryHistory(), output=create_output(stdout=self._screen), enable_suspend=True
+        )
+
+    def next(self) -> str | None:
+        while True:
+            try:
+                return self._session.prompt("> ")
+            except KeyboardInterrupt:
+                continue  # what was typed is dropped, as in a shell
+            except EOFError:
+                return None
+
+
+def open_questions(standard: Standard) -> Callable[[], Questions]:
+    """A line editor where both ends are a terminal, else plain lines; opened when it is called.
+
+    Raises
+    ------
+    UsageError
+        If standard input is closed.
+    """
+    if not standard.stdin_open:
+        raise UsageError("standard input is closed, so no question can come; open it, or use `magicpig ask`")
+    if sys.stdin.isatty() and standard.streams.err.is_terminal:
+        return lambda: Editor(standard)
+    return Lines

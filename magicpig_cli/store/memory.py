@@ -23,7 +23,8 @@ def allocate_rows(shape: tuple[int, ...], pinned: bool = False) -> torch.Tensor:
     n_bytes = prod(shape) * 2
     if n_bytes < _HUGE_PAGE_FROM_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=torch.bfloat16)
-    region = mmap.mmap(-1, n_bytes)
+    # Private: Python's default is shared memory, for which huge pages are usually off.
+    region = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a kernel built without transparent huge pages
         region.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(region, dtype=torch.bfloat16, count=prod(shape)).view(shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,9 +133,9 @@ def load_model(
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=_DTYPES[name], attn_implementation=ATTENTION_NAME, **placed, **common
         )
-    except torch.cuda.OutOfMemoryError:
-        raise
     except (OSError, ValueError, KeyError, RuntimeError) as error:
+        if _is_out_of_memory(error):
+            raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
     model.eval().requires_grad_(False)
@@ -149,6 +150,14 @@ def load_model(
         _stops(model, tokenizer),
         shape,
     )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Memory that ran out while loading is no damage."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
 
 
 def _stops(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import torch
 from command import ROOT, environment, magicpig, one_sentence
-from tiny import TOKENS, tiny_model, write_gguf
+from tiny import TOKENS, save_folder, tiny_model, write_gguf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.attention.session import Session
+from magicpig_cli.cli.exits import ending_of
 from magicpig_cli.engine.prefill import decoder_layers, prefill
 from magicpig_cli.errors import DoesNotFit, MagicPigError
 from magicpig_cli.lsh.params import LshParams
@@ -104,6 +108,11 @@ def test_a_plan_of_the_main_case_has_the_sizes_of_the_design() -> None:
     assert planned.host.computing == 0
     assert not planned.fits(Room(64 * GB, 16 * GB))
     assert planned.fits(Room(64 * GB, 24 * GB))
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>")
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words), eos_token="a")
 
 
 def tiny_folder(folder: Path, **changes: Any) -> Path:
@@ -215,6 +224,22 @@ def test_a_model_larger_than_the_memory_is_refused_before_its_weights_are_read(
     monkeypatch.setattr("magicpig_cli.models.load.room", lambda device: Room(100_000_000))
     with pytest.raises(DoesNotFit, match="of host memory"):
         load_model(folder, torch.device("cpu"), model_id="tiny")
+
+
+def test_memory_that_runs_out_while_loading_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_folder(tiny_model(), tmp_path, tokenizer())
+    said = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+
+    def taken(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", taken)
+    with pytest.raises(RuntimeError, match="allocate memory") as raised:
+        load_model(folder, torch.device("cpu"))
+    ending = ending_of(raised.value)
+    assert (ending.status, ending.failure.kind if ending.failure else None) == (1, "out_of_memory")
 
 
 def test_a_gguf_file_is_planned_without_being_unpacked(tmp_path: Path, monkeypatch: Any) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from magicpig_cli.attention.base import AttentionMethod
 from magicpig_cli.attention.budget import bits_and_tables
 from magicpig_cli.attention.dense import Dense
+from magicpig_cli.attention.dsa import Dsa
 from magicpig_cli.attention.lsh import Lsh
+from magicpig_cli.attention.lsh_published import LshPublished
+from magicpig_cli.attention.oracle_sampling import OracleSampling
+from magicpig_cli.attention.oracle_topk import OracleTopK
+from magicpig_cli.attention.pyramidkv import PyramidKV
+from magicpig_cli.attention.quest import Quest
+from magicpig_cli.attention.selected import BudgetedMethod
+from magicpig_cli.attention.snapkv import SnapKV
+from magicpig_cli.attention.streaming import Streaming
+from magicpig_cli.attention.vattention import VAttention
 from magicpig_cli.errors import UsageError
 from magicpig_cli.lsh.params import LshParams
 
@@ -25,6 +35,9 @@ class MethodOptions:
     n_bits, n_tables : int or None
         None chooses by length.
     hash_seed : int
+        Of the hyperplanes, and of any other random choice.
+    budget : float or None
+        Share of the keys to read, for methods that are told; None takes the method's default.
     """
 
     prompt_tokens: int
@@ -32,6 +45,7 @@ class MethodOptions:
     n_bits: int | None = None
     n_tables: int | None = None
     hash_seed: int = 0
+    budget: float | None = None
 
 
 def _lsh(options: MethodOptions) -> AttentionMethod:
@@ -39,10 +53,43 @@ def _lsh(options: MethodOptions) -> AttentionMethod:
     return Lsh(LshParams(n_bits, n_tables, options.hash_seed), options.dense_layers)
 
 
+def _lsh_published(options: MethodOptions) -> AttentionMethod:
+    published = LshParams(options.n_bits or 10, options.n_tables or 150, options.hash_seed)
+    return LshPublished(options.dense_layers, params=published)
+
+
+def _vattention(options: MethodOptions) -> AttentionMethod:
+    return VAttention(options.dense_layers, budget=options.budget, seed=options.hash_seed)
+
+
+def _oracle_sampling(options: MethodOptions) -> AttentionMethod:
+    method = OracleSampling(options.dense_layers, seed=options.hash_seed)
+    return method if options.budget is None else replace(method, budget=options.budget)
+
+
+def _budgeted(kind: type[BudgetedMethod]) -> Callable[[MethodOptions], AttentionMethod]:
+    def build(options: MethodOptions) -> AttentionMethod:
+        method = kind(options.dense_layers)
+        return method if options.budget is None else replace(method, budget=options.budget)
+
+    return build
+
+
 METHODS: dict[str, Callable[[MethodOptions], AttentionMethod]] = {
     "lsh": _lsh,
     "dense": lambda options: Dense(),
+    "lsh-published": _lsh_published,
+    "oracle-topk": _budgeted(OracleTopK),
+    "oracle-sampling": _oracle_sampling,
+    "streaming": _budgeted(Streaming),
+    "quest": _budgeted(Quest),
+    "snapkv": _budgeted(SnapKV),
+    "pyramidkv": _budgeted(PyramidKV),
+    "dsa": _budgeted(Dsa),
+    "vattention": _vattention,
 }
+# Methods whose reading is set by K and L, or that read everything.
+WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
 
 
 def build_method(name: str, options: MethodOptions) -> AttentionMethod:
@@ -51,8 +98,10 @@ def build_method(name: str, options: MethodOptions) -> AttentionMethod:
     Raises
     ------
     UsageError
-        If there is none.
+        If there is none, or if it takes no budget and one is given.
     """
     if name not in METHODS:
         raise UsageError(f"there is no attention method {name!r}; choose one of {', '.join(METHODS)}")
+    if options.budget is not None and name in WITHOUT_BUDGET:
+        raise UsageError(f"attention method {name!r} takes no budget; leave it out")
     return METHODS[name](options)

@@ -62,6 +62,7 @@ def ask(
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
     dense_layers: options.DenseLayersOption = None,
+    budget: options.BudgetOption = None,
     max_tokens: options.MaxTokensOption = 512,
     temperature: options.TemperatureOption = 0.0,
     top_p: options.TopPOption = 1.0,
@@ -89,7 +90,7 @@ def ask(
     standard output as it is generated; progress goes to standard error.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache
+        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache, budget
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if show_text and as_json:

@@ -86,7 +86,9 @@ ThreadsOption = Annotated[
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
 NoCacheOption = Annotated[
     bool,
-    typer.Option("--no-cache", help="Neither keep what is read nor use what was kept."),
+    typer.Option(
+        "--no-cache", envvar="MAGICPIG_NO_CACHE", help="Neither keep what is read nor use what was kept."
+    ),
 ]
 AttentionOption = Annotated[
     str,
@@ -210,7 +212,7 @@ class EngineOptions:
 
     def _check_method(self) -> None:
         """Refuse options that the method has no use for."""
-        unused = []
+        unused: list[tuple[str, object]] = []
         if self.attention not in ("lsh", "lsh-published"):
             unused += [("--bits", self.bits), ("--tables", self.tables)]
         if self.attention == "dense":

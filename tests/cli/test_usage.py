@@ -47,6 +47,9 @@ def book(tmp_path: Path) -> Path:
         (["--attention", "lhs"], "did you mean lsh?"),
         (["--attention", "xyz"], "choose one of lsh, dense"),
         (["--attention", "dense", "--bits", "8"], "--bits belongs to --attention lsh"),
+        (["--attention", "quest", "--tables", "80"], "--tables belongs to --attention lsh"),
+        (["--budget", "0.1"], "--attention lsh reads what --bits and --tables make it"),
+        (["--attention", "quest", "--budget", "1.5"], "--budget is 1.5, but must be a share"),
         (["--atention", "lsh"], "there is no option --atention; did you mean --attention?"),
         (["--model", ""], "--model is empty"),
         (["--show-text", "--json"], "leave one of them out"),
@@ -192,4 +195,4 @@ def test_completion_knows_the_methods() -> None:
         COMP_WORDS="magicpig ask --attention l",
         COMP_CWORD="3",
     )
-    assert magicpig(env=env).out.split() == ["lsh"]
+    assert magicpig(env=env).out.split() == ["lsh", "lsh-published"]

@@ -21,11 +21,15 @@ class Result:
 
 
 def environment(**changes: str | None) -> dict[str, str]:
-    """This process's environment, with what would change the command's behaviour taken out."""
+    """This process's environment, with what would change the command's behaviour taken out.
+
+    What is read is not kept, unless a test takes `MAGICPIG_NO_CACHE` out and names a `MAGICPIG_CACHE`.
+    """
     kept = {
         k: v for k, v in os.environ.items() if not k.startswith(("MAGICPIG", "PYTEST", "COLUMNS", "LINES"))
     }
     kept["PYTHONPATH"] = str(ROOT)
+    kept["MAGICPIG_NO_CACHE"] = "1"
     for name, value in changes.items():
         kept.pop(name, None)
         if value is not None:

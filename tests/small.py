@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,3 +59,17 @@ def lines(n: int, start: int = 0) -> str:
         f"Line {i} of the log: pump {i * 7 % 13} ran for {i * 31 % 60} minutes.\n"
         for i in range(start, start + n)
     )
+
+
+def read_and_keep(model: str, cache: str, text: str, loaded: Any) -> None:
+    """In a process of its own: load, say so through the connection `loaded`, read, keep."""
+    os.environ["MAGICPIG_CACHE"] = cache
+    from magicpig_cli.documents import Document
+    from magicpig_cli.engine.engine import Engine, EngineSettings
+
+    engine = Engine.load(
+        EngineSettings(model=model, cache=True, chunk_tokens=256, offline=True, device="cpu")
+    )
+    loaded.send(True)
+    for _ in engine.read([Document("book.txt", text, "utf-8")]):
+        pass

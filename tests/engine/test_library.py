@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -398,3 +399,19 @@ def test_reading_without_a_question(load: Callable[..., Engine]) -> None:
     assert ask(load(), TEXT).prompted.reused_tokens == read.of(Indexed)[0].tokens
     again = Run(load().read(documents))
     assert again.computed == 0
+
+
+def test_a_disk_that_is_full(load: Callable[..., Engine], cache: Path) -> None:
+    """The system refuses to write more than a few pages: one notice, the answer, and nothing left behind."""
+    expected = ask(load(cache=False), TEXT).answer
+    engine = load()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        run = ask(engine, TEXT)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert run.answer == expected
+    assert len([notice for notice in run.notices if "not kept" in notice]) == 1
+    assert [path.name for path in cache.iterdir()] == [".locks"]
+    assert ask(load(), TEXT).of(Indexed)

@@ -115,7 +115,7 @@ def test_a_page_with_a_gpu() -> None:
             "devices": [{"name": "Some GPU", "kind": "cuda", "bytes": 24 * 10**9, "free_bytes": 23 * 10**9}],
         },
         "versions": {"magicpig": "1", "python": "3.12.1", "torch": "2.9", "cuda": "12.8"},
-        "cache": {"path": "/home/me/.cache/magicpig", "bytes": 0},
+        "cache": {"path": "some/cache", "bytes": 0},
         "plan": {
             "model": "m", "ctx": 96_000, "context_tokens": 131_072, "fits": False, "n_bits": 10,
             "n_tables": 150, "longest_ctx": 90_000, "advice": ["use --tables 75"],

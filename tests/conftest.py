@@ -10,6 +10,7 @@ import pytest
 
 # As the command itself does (cli.chatter); it must be set before torch loads its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 """LSH-sampled attention (MagicPIG, arXiv 2410.16179): the default method.
 
-Sinks and recent tokens are attended exactly; of the rest, only keys that collide with the
-query in at least two hash tables, each with weight 1/u for its inclusion probability u.
-Tokens that leave the recent window enter the tables, so a long answer stays sampled.
+Sinks and recent tokens are attended exactly; of the rest, only keys that share a bucket with a
+query of their group in at least two hash tables, each with weight 1/u for its inclusion
+probability u. Tokens that leave the recent window enter the tables, so a long answer stays sampled.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 
 from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
 from magicpig_cli.attention.dense import dense_layer
+from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LshParams
 
@@ -55,6 +56,7 @@ class SampledLayer(LayerAttention):
         # Every layer draws hyperplanes of its own, so that their errors are independent.
         params = replace(method.params, seed=method.params.seed + context.layer)
         self._tables = LshLayer(params, context.shape)
+        self._transfer = transfer(context.device, context.shape)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._cover(self._context.store.n_tokens - self._method.n_recent)
@@ -64,7 +66,8 @@ class SampledLayer(LayerAttention):
         if store.n_tokens - tables.stop >= self._method.n_recent + _INSERT_TOKENS:
             self._cover(store.n_tokens - self._method.n_recent)
         exact = [(0, tables.start), (tables.stop, store.n_tokens)]
-        result = tables.attend(query.numpy(), store.rows, exact, context.scale, context.softcap)
+        host_query = self._transfer.to_host(query)
+        result = tables.attend(host_query, store.rows, exact, context.scale, context.softcap)
         stats = context.stats
         stats.retrieve_ms += result.retrieve_ms
         stats.attend_ms += result.attend_ms
@@ -72,7 +75,7 @@ class SampledLayer(LayerAttention):
         stats.keys_touched += int(result.n_sampled.sum())
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
-        return torch.from_numpy(result.out), torch.from_numpy(result.lse)
+        return self._transfer.to_device(result.out, result.lse, query)
 
     def mark(self) -> Any:
         return self._tables.mark()

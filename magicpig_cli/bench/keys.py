@@ -4,7 +4,8 @@ Independent Gaussian keys would make sampling look cheaper than it is. Real keys
 reading 3,000 tokens of a novel, layers 0 and 16 left out) have a mean as long as their
 deviation from it, variance in 40 % of their dimensions, neighbours that resemble each other, and
 cosines to the queries with a standard deviation of 0.14 where independent vectors would have
-0.125; the queries of a group have a cosine of 0.7 to each other. The generator reproduces those figures; benchmarks/key_statistics.py measures them.
+0.125; the queries of a group have a cosine of 0.7 to each other. The generator reproduces those
+figures; benchmarks/key_statistics.py measures them.
 """
 
 from __future__ import annotations

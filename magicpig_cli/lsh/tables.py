@@ -1,6 +1,6 @@
 """Hash tables over keys: for every table and code, the ids of the keys with that code.
 
-Keys are numbered inside blocks of at most 65,536, so an id takes 16 bits. A layer's tables
+Keys are numbered inside blocks of at most 65,535, so an id takes 16 bits. A layer's tables
 are a list of such blocks in token order. Keys that are added later first gather in a small
 block; neighbouring blocks of similar size merge, so their number stays logarithmic and
 nothing is ever built again from the keys.
@@ -14,8 +14,10 @@ import numba
 import numpy as np
 
 from magicpig_cli.lsh.jit import KERNEL_LOCK, jit
+from magicpig_cli.pages import huge_empty
 
-BLOCK_KEYS = 65_536
+# One less than 2^16, so that an offset, which may equal the number of keys, takes 16 bits too.
+BLOCK_KEYS = 65_535
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class TableBlock:
     n_keys : int
         At most BLOCK_KEYS.
     offsets : numpy.ndarray
-        uint32, (n_kv_heads, n_tables, 2**n_bits + 1): where a code's ids begin.
+        uint16, (n_kv_heads, n_tables, 2**n_bits + 1): where a code's ids begin.
     ids : numpy.ndarray
         uint16, (n_kv_heads, n_tables, n_keys): ids by code, ascending within a code.
     """
@@ -58,7 +60,7 @@ def sort_by_code(codes, n_keys, offsets, ids):
         uint16, (n_tables, at least n_keys).
     n_keys : int
     offsets : array
-        uint32, (n_tables, n_codes + 1); overwritten.
+        uint16, (n_tables, n_codes + 1); overwritten.
     ids : array
         uint16, (n_tables, n_keys); overwritten.
     """
@@ -69,11 +71,11 @@ def sort_by_code(codes, n_keys, offsets, ids):
             following[codes[table, key]] += np.uint32(1)
         position = np.uint32(0)
         for code in range(n_codes):
-            offsets[table, code] = position
+            offsets[table, code] = np.uint16(position)
             count = following[code]
             following[code] = position
             position += count
-        offsets[table, n_codes] = position
+        offsets[table, n_codes] = np.uint16(position)
         for key in range(n_keys):
             code = codes[table, key]
             ids[table, following[code]] = np.uint16(key)
@@ -87,7 +89,7 @@ def merge_ids(first_offsets, first_ids, second_offsets, second_ids, shift, offse
     Parameters
     ----------
     first_offsets, second_offsets : array
-        uint32, (n_kv_heads, n_tables, n_codes + 1).
+        uint16, (n_kv_heads, n_tables, n_codes + 1).
     first_ids, second_ids : array
         uint16, (n_kv_heads, n_tables, n_keys of that block).
     shift : int
@@ -100,14 +102,14 @@ def merge_ids(first_offsets, first_ids, second_offsets, second_ids, shift, offse
         head, table = pair // n_tables, pair % n_tables
         position = np.uint32(0)
         for code in range(n_codes):
-            offsets[head, table, code] = position
+            offsets[head, table, code] = np.uint16(position)
             for i in range(first_offsets[head, table, code], first_offsets[head, table, code + 1]):
                 ids[head, table, position] = first_ids[head, table, i]
                 position += np.uint32(1)
             for i in range(second_offsets[head, table, code], second_offsets[head, table, code + 1]):
                 ids[head, table, position] = second_ids[head, table, i] + np.uint16(shift)
                 position += np.uint32(1)
-        offsets[head, table, n_codes] = position
+        offsets[head, table, n_codes] = np.uint16(position)
 
 
 def empty_block(start: int, n_keys: int, n_kv_heads: int, n_tables: int, n_bits: int) -> TableBlock:
@@ -115,8 +117,8 @@ def empty_block(start: int, n_keys: int, n_kv_heads: int, n_tables: int, n_bits:
     return TableBlock(
         start,
         n_keys,
-        np.empty((n_kv_heads, n_tables, (1 << n_bits) + 1), np.uint32),
-        np.empty((n_kv_heads, n_tables, n_keys), np.uint16),
+        huge_empty((n_kv_heads, n_tables, (1 << n_bits) + 1), np.uint16),
+        huge_empty((n_kv_heads, n_tables, n_keys), np.uint16),
     )
 
 
@@ -138,8 +140,8 @@ def _merged(first: TableBlock, second: TableBlock) -> TableBlock:
     joined = TableBlock(
         first.start,
         n_keys,
-        np.empty((n_kv_heads, n_tables, n_offsets), np.uint32),
-        np.empty((n_kv_heads, n_tables, n_keys), np.uint16),
+        huge_empty((n_kv_heads, n_tables, n_offsets), np.uint16),
+        huge_empty((n_kv_heads, n_tables, n_keys), np.uint16),
     )
     with KERNEL_LOCK:
         merge_ids(

@@ -16,7 +16,7 @@ from magicpig_cli.models.shape import ModelShape, catalog_shapes
 
 _DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 # Keys per block of tables: lsh.tables.BLOCK_KEYS, which cannot be imported without numba.
-_BLOCK_KEYS = 65_536
+_BLOCK_KEYS = 65_535
 # Exact tokens at both ends, never in a table (attention.lsh.Lsh).
 _EXACT_TOKENS = 68
 # Python, torch, transformers and numba with compiled kernels, resident: measured as the peak of a
@@ -294,7 +294,7 @@ def _layer_tables(shape: ModelShape, ctx: int, bits: int, tables: int) -> int:
     """Ids and offsets of one layer, offsets of a block of late tokens, bitmaps of its query heads."""
     keys = max(0, ctx - _EXACT_TOKENS)
     blocks = -(-keys // _BLOCK_KEYS) + 1
-    offsets = blocks * shape.layer.n_kv_heads * tables * ((1 << bits) + 1) * 4
+    offsets = blocks * shape.layer.n_kv_heads * tables * ((1 << bits) + 1) * 2
     ids = 2 * shape.layer.n_kv_heads * tables * keys
     return offsets + ids + shape.layer.n_q_heads * keys // 4
 

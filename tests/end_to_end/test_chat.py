@@ -1,0 +1,84 @@
+"""`magicpig chat` in pipes and on a terminal; a small random model, as what counts is the order of things."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from command import MAGICPIG, environment, magicpig, one_sentence
+from small import lines, small_model
+from terminal import Terminal
+
+TEXT = lines(20)
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return environment(MAGICPIG_MODEL=str(small_model(tmp_path_factory.mktemp("model"))))
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text(TEXT)
+    return path
+
+
+def test_questions_in_answers_out(book: Path, env: dict[str, str], tmp_path: Path) -> None:
+    saved = tmp_path / "saved.md"
+    script = f"Which pump?\n\nHow long?\r\n/stats\n/save {saved}\n/save {saved}\n/reset\nWhich pump?\n"
+    result = magicpig("chat", str(book), "-n", "20", stdin=script.encode(), env=env)
+    first, second, third = (answer.strip("\n") for answer in result.out.split("\n\n"))
+    assert first == third != second
+    assert result.out.endswith("\n")
+    assert not result.out.endswith("\n\n")
+    assert result.status == 2  # the second /save
+    assert "exists already" in result.err
+    assert "2 questions" in result.err
+    reads = [line for line in result.err.splitlines() if line.startswith("read ")]
+    assert len(reads) == 4  # the document, then a question at a time
+    assert "of them" not in reads[0]
+    assert all("of them from memory" in line for line in reads[1:])
+    text = saved.read_text("utf-8")
+    assert text.startswith(f"# Questions about {book}\n")
+    assert "> Which pump?\n\n" in text
+    assert "> How long?\n\n" in text
+
+
+def test_a_question_that_cannot_be_answered_does_not_end_the_chat(book: Path, env: dict[str, str]) -> None:
+    script = f"{'Which pump? ' * 700}\nWhich pump?\n/quit\nNot asked.\n"
+    result = magicpig("chat", str(book), "-n", "5", "-q", stdin=script.encode(), env=env)
+    assert result.status == 3
+    assert one_sentence(result.err)
+    assert result.out.count("\n") == 1
+
+
+def test_what_is_no_text_ends_it(book: Path, env: dict[str, str]) -> None:
+    result = magicpig("chat", str(book), "-q", stdin=b"caf\xe9?\n", env=env)
+    assert (result.status, result.out) == (2, "")
+    assert "line 1" in result.err
+
+
+def test_standard_input_is_no_document_of_a_chat(env: dict[str, str]) -> None:
+    result = magicpig("chat", "-", stdin=b"text", env=env)
+    assert (result.status, one_sentence(result.err)) == (2, True)
+
+
+def test_on_a_terminal(book: Path, env: dict[str, str]) -> None:
+    """Line editing, history, Ctrl-C in an answer and at the prompt, commands, Ctrl-D."""
+    terminal = Terminal([*MAGICPIG, "chat", str(book), "-n", "4000", "--temperature", "5"], 100, 40, env)
+    terminal.wait_for("> ", 120)
+    terminal.process.send("Whichx\b pump?\r")
+    terminal.wait_for(lambda: b"ms/token" in terminal.raw, 60)  # the panels: it answers
+    terminal.process.sendintr()
+    terminal.wait_for("interrupted after", 60)
+    terminal.process.send("dropped")
+    terminal.process.sendintr()
+    terminal.process.send("/stats\r")
+    terminal.wait_for("1 question", 60)
+    terminal.process.send("\x1b[A\r")  # the line before: /stats again
+    terminal.wait_for(lambda: terminal.everything.count("1 question,") == 2, 60)
+    terminal.process.sendeof()
+    assert terminal.finish(60) == 0
+    assert not terminal.cursor_hidden
+    assert "Traceback" not in terminal.everything

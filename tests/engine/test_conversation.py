@@ -1,0 +1,131 @@
+"""Turns of a conversation: each begins with the tokens of the one before, and nothing is read twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import lines, small_model
+
+from magicpig_cli.documents import Document
+from magicpig_cli.engine.conversation import Conversation
+from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
+from magicpig_cli.engine.events import Event, Prefilled, PrefillProgress, Prompted, Token
+from magicpig_cli.errors import DoesNotFit
+from magicpig_cli.models.load import load_model
+
+TEXT = lines(18)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model"))
+
+
+def load(model: Path, **changes: Any) -> Engine:
+    return Engine.load(EngineSettings(**({"model": str(model), "offline": True, "device": "cpu"} | changes)))
+
+
+def conversation(engine: Engine, max_tokens: int = 80) -> Conversation:
+    return Conversation(engine, AskRequest([Document("log.txt", TEXT, "utf-8")], "", max_tokens=max_tokens))
+
+
+def of(events: list[Event], kind: type) -> list[Any]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_ten_turns_read_every_token_once(model: Path) -> None:
+    """The prompt's tokens are those read or generated before and the few that are new; long answers enter
+    the tables, so the store and its tables grow turn by turn."""
+    talk = conversation(load(model))
+    known = 0
+    for turn in range(10):
+        events = list(talk.ask(f"And what about pump {turn}?"))
+        prompted, prefilled = of(events, Prompted)[0], of(events, Prefilled)[0]
+        if turn:
+            # The last token of an answer is known to nobody yet, and the template's end follows it.
+            assert known - 1 <= prompted.reused_tokens <= known
+        assert prefilled.computed_tokens == prompted.prompt_tokens - prompted.reused_tokens
+        assert all(event.tokens_done > prompted.reused_tokens for event in of(events, PrefillProgress))
+        known = prompted.prompt_tokens + len(of(events, Token))
+        if turn:
+            assert prefilled.computed_tokens < 80
+    assert len(talk.turns) == 10
+
+
+def test_a_turn_answers_as_if_all_had_been_read_at_once(model: Path) -> None:
+    """Dense attention: the tokens in the store are those that a fresh reading of the prompt would put there.
+
+    The kernels that decode and those that prefill round differently, so a fresh model's greedy choice may
+    differ at a tie; the small model's first answer tokens do not.
+    """
+    talk = conversation(load(model, attention="dense"), max_tokens=8)
+    for question in ("Which pump?", "How long?"):
+        list(talk.ask(question))
+    history = talk.turns
+    third = of(list(talk.ask("And then?")), Token)
+    request = AskRequest([Document("log.txt", TEXT, "utf-8")], "And then?", history=history, max_tokens=8)
+    fresh = list(load(model, attention="dense").generate(request))
+    assert of(fresh, Prompted)[0].reused_tokens == 0
+    assert [token.id for token in of(fresh, Token)] == [token.id for token in third]
+
+
+def test_a_stopped_answer_counts_as_far_as_it_came(model: Path) -> None:
+    talk = conversation(load(model))
+    events = talk.ask("Which pump?")
+    seen = 0
+    for event in events:
+        seen += isinstance(event, Token)
+        if seen == 3:
+            break
+    events.close()
+    assert [len(turn.answer_ids) for turn in talk.turns] == [3]
+    following = list(talk.ask("Go on."))
+    prompted = of(following, Prompted)[0]
+    assert of(following, Prefilled)[0].computed_tokens < 80
+    assert prompted.reused_tokens > len(TEXT)
+
+
+def test_after_a_reset_the_document_is_still_read(model: Path) -> None:
+    talk = conversation(load(model))
+    first = list(talk.ask("Which pump?"))
+    list(talk.ask("How long?"))
+    talk.reset()
+    again = list(talk.ask("Which pump?"))
+    assert of(again, Prompted)[0].prompt_tokens == of(first, Prompted)[0].prompt_tokens
+    assert of(again, Prefilled)[0].computed_tokens < 80
+    assert [token.id for token in of(again, Token)] == [token.id for token in of(first, Token)]
+
+
+def test_a_conversation_that_fills_the_context_says_what_to_do(tmp_path: Path) -> None:
+    model = small_model(tmp_path, max_position_embeddings=1200)
+    talk = conversation(load(model), max_tokens=100)
+    question = "Which pump ran the longest of them all?"
+    list(talk.ask(question))
+    list(talk.ask(question))
+    with pytest.raises(DoesNotFit, match="1,200; forget the turns with /reset"):
+        list(talk.ask(question))
+    talk.reset()
+    assert of(list(talk.ask("Which pump?")), Token)
+
+
+def test_a_turn_looks_as_the_template_would_have_it(model: Path) -> None:
+    """The joined pieces are what the template gives for the whole conversation."""
+    engine = load(model)
+    tokenizer = load_model(model, engine.device).tokenizer
+    talk = conversation(engine, max_tokens=3)
+    list(talk.ask("One?"))
+    history = talk.turns
+    answer = tokenizer.decode(history[0].answer_ids)
+    prompt = engine._prompts.build([Document("log.txt", TEXT, "utf-8")], "Two?", None, history)
+    expected = tokenizer.apply_chat_template(
+        [
+            {"role": "user", "content": f"{TEXT}\n\nQuestion: One?"},
+            {"role": "assistant", "content": "ANSWER"},
+            {"role": "user", "content": "Two?"},
+        ],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    assert tokenizer.decode(prompt.token_ids) == expected.replace("ANSWER", answer)

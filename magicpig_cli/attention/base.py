@@ -24,7 +24,9 @@ class StepStats:
     """What the layers of one decode step did; the decode loop resets it before each step.
 
     Counts are (query head, key) pairs: `keys_offered` is how many there were in sampled
-    layers, `keys_touched` how many the method read. `error_sum` adds the estimated squared
+    layers, `keys_touched` how many the method read. Where query heads of a KV group read keys of their own,
+    `rows_offered` and `rows_touched` count (KV head, key) pairs, a key that several heads read once; both are
+    0 where the heads of a group read the same. `error_sum` adds the estimated squared
     relative L2 errors of head outputs, `error_count` how many were added.
     """
 
@@ -32,12 +34,15 @@ class StepStats:
     attend_ms: float = 0.0
     keys_offered: int = 0
     keys_touched: int = 0
+    rows_offered: int = 0
+    rows_touched: int = 0
     error_sum: float = 0.0
     error_count: int = 0
 
     def reset(self) -> None:
         self.retrieve_ms = self.attend_ms = self.error_sum = 0.0
         self.keys_offered = self.keys_touched = self.error_count = 0
+        self.rows_offered = self.rows_touched = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,8 @@ class SelectingLayer(LayerAttention):
             chosen = self.choose(rows, start, stop)
             stats.keys_offered += (stop - start) * context.shape.n_q_heads
             stats.keys_touched += int(torch.isfinite(chosen.log_weights).sum())
+            stats.rows_offered += (stop - start) * context.shape.n_kv_heads
+            stats.rows_touched += self._rows(chosen, start, stop)
             choice = Choice(
                 torch.cat([choice.tokens, chosen.tokens], dim=1),
                 torch.cat([choice.log_weights, chosen.log_weights], dim=1),
@@ -140,6 +142,14 @@ class SelectingLayer(LayerAttention):
         output, lse = attend_chosen(rows, context, choice)
         stats.attend_ms += (perf_counter() - started) * 1e3
         return output.to(query.device, query.dtype), lse.to(query.device)
+
+    def _rows(self, chosen: Choice, start: int, stop: int) -> int:
+        """Keys that any head of their group reads."""
+        shape = self.context.shape
+        marks = torch.zeros(shape.n_kv_heads, stop - start, dtype=torch.int32)
+        places = (chosen.tokens - start).reshape(shape.n_kv_heads, -1)
+        read = torch.isfinite(chosen.log_weights).int().reshape(shape.n_kv_heads, -1)
+        return int((marks.scatter_add(1, places, read) > 0).sum())
 
 
 def attend_chosen(

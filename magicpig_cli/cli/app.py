@@ -25,6 +25,8 @@ from magicpig_cli.cli.chat import EXAMPLES as CHAT_EXAMPLES
 from magicpig_cli.cli.chat import chat
 from magicpig_cli.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from magicpig_cli.cli.doctor import doctor
+from magicpig_cli.cli.evaluate import EXAMPLES as EVAL_EXAMPLES
+from magicpig_cli.cli.evaluate import evaluate
 from magicpig_cli.cli.index import EXAMPLES as INDEX_EXAMPLES
 from magicpig_cli.cli.index import index
 from magicpig_cli.cli.outline import EXAMPLES as OUTLINE_EXAMPLES
@@ -64,6 +66,7 @@ app.command(epilog=CHAT_EXAMPLES)(chat)
 app.command(epilog=INDEX_EXAMPLES)(index)
 app.add_typer(cache.app, name="cache")
 app.command(epilog=BENCH_EXAMPLES)(bench)
+app.command("eval", epilog=EVAL_EXAMPLES)(evaluate)
 app.command(epilog=OUTLINE_EXAMPLES)(outline)
 app.command(epilog=DOCTOR_EXAMPLES)(doctor)
 

@@ -1,0 +1,128 @@
+"""Methods at budgets: who takes part, and how `lsh`, which knows no budget, is made to read as much.
+
+The number of tables is chosen so that the sum of inclusion probabilities of real keys, for the
+prompt's last queries, is the share asked for. What is reported is what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from magicpig_cli.attention.base import AttentionMethod
+from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.registry import WITHOUT_BUDGET, MethodOptions, build_method
+from magicpig_cli.attention.session import Session
+from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
+from magicpig_cli.lsh.tile import GROUP_HEADS
+
+_SINKS, _RECENT = 4, 64
+_LAYERS, _QUERIES = 6, 4
+_MOST_TABLES = 4096
+# K of the published estimator; `lsh` takes K by length.
+_PUBLISHED_BITS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A method, and the share of keys that it should read; None reads what it reads by itself."""
+
+    method: str
+    budget: float | None
+
+    @property
+    def label(self) -> str:
+        return self.method if self.budget is None else f"{self.method} {self.budget:g}"
+
+
+def contenders(methods: Sequence[str], budgets: Sequence[float] | None) -> list[Contender]:
+    """Every method at every budget; `dense` once. Without budgets, each once."""
+    return [
+        Contender(method, budget)
+        for method in methods
+        for budget in ((None,) if method == "dense" or budgets is None else budgets)
+    ]
+
+
+class Builder:
+    """Builds contenders for a prefilled session.
+
+    Parameters
+    ----------
+    session : Session
+        Exact, prefilled.
+    dense_layers : tuple of int
+    seed : int
+    """
+
+    def __init__(self, session: Session, dense_layers: tuple[int, ...], seed: int) -> None:
+        self._session, self._dense_layers, self._seed = session, dense_layers, seed
+        self._collisions: dict[tuple[int, int], np.ndarray] = {}
+
+    def build(self, contender: Contender) -> AttentionMethod:
+        """Its method. Without a budget, rivals read as much as `lsh` does at its own K and L."""
+        name, budget = contender.method, contender.budget
+        n_bits = n_tables = None
+        if budget is None and name not in ("lsh", "dense", "vattention"):
+            budget = self.share("lsh", *bits_and_tables(self._session.n_tokens))
+        if name in ("lsh", "lsh-published") and budget is not None:
+            n_bits = _PUBLISHED_BITS if name != "lsh" else bits_and_tables(self._session.n_tokens)[0]
+            n_tables = self.tables(name, n_bits, budget)
+        given = None if name in WITHOUT_BUDGET else budget
+        options = MethodOptions(
+            self._session.n_tokens, self._dense_layers, n_bits, n_tables, self._seed, budget=given
+        )
+        return build_method(name, options)
+
+    def share(self, name: str, n_bits: int, n_tables: int) -> float:
+        """Share of the keys that `lsh` or `lsh-published` is expected to read."""
+        return float(inclusion_prob(self._collision_probs(name, n_bits), n_tables).mean())
+
+    def tables(self, name: str, n_bits: int, share: float) -> int:
+        """Tables for which the expected share is nearest to the one asked for."""
+        low, high = 2, _MOST_TABLES
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.share(name, n_bits, middle) < share else (low, middle)
+        return min((low, high), key=lambda n: abs(self.share(name, n_bits, n) - share))
+
+    def _collision_probs(self, name: str, n_bits: int) -> np.ndarray:
+        """For some layers and queries, of every key between sinks and recent tokens."""
+        key = (int(name == "lsh"), n_bits)
+        if key not in self._collisions:
+            layers = [i for i in self._full_layers() if i not in self._dense_layers]
+            picked = layers[:: max(1, len(layers) // _LAYERS)]
+            parts = [self._layer_probs(i, n_bits, name == "lsh") for i in picked]
+            self._collisions[key] = np.concatenate(parts) if parts else np.zeros(1)
+        return self._collisions[key]
+
+    def _full_layers(self) -> list[int]:
+        session = self._session
+        return [i for i in range(session.n_layers) if session.rule(i)[1].window is None]
+
+    def _layer_probs(self, layer: int, n_bits: int, grouped: bool) -> np.ndarray:
+        session = self._session
+        shape, store = session.rule(layer)[0], session.stores[layer]
+        if store is None or store.n_tokens <= _SINKS + _RECENT:
+            return np.zeros(0)
+        keys = store.read(_SINKS, store.n_tokens - _RECENT)[0].double()
+        keys = keys - keys.mean(dim=1, keepdim=True)
+        queries = session.observed(layer)[:, -_QUERIES:].double().cpu()
+        per_kv_head = -(-shape.group_size // GROUP_HEADS)
+        n_groups = shape.n_kv_heads * per_kv_head if grouped else shape.n_q_heads
+        parts = []
+        for group in range(n_groups):
+            heads = range(shape.n_q_heads * group // n_groups, shape.n_q_heads * (group + 1) // n_groups)
+            for step in range(queries.shape[1]):
+                rows = queries[list(heads), step]
+                kv_head = heads[0] // shape.group_size
+                parts.append(collision_prob(_angles(rows, keys[kv_head]), _angles(rows, rows), n_bits))
+        return np.concatenate(parts)
+
+
+def _angles(queries: torch.Tensor, vectors: torch.Tensor) -> np.ndarray:
+    norms = queries.norm(dim=1)[:, None] * vectors.norm(dim=1)
+    return np.asarray(torch.arccos((queries @ vectors.T / norms.clamp_min(1e-300)).clamp(-1, 1)).numpy())

@@ -1,0 +1,186 @@
+"""One sample of one task, for any number of contenders: read once, exactly, then each goes on from there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from magicpig_cli.attention.base import StepStats
+from magicpig_cli.attention.dense import Dense
+from magicpig_cli.attention.session import Session
+from magicpig_cli.engine.decode import decode
+from magicpig_cli.engine.engine import Engine
+from magicpig_cli.engine.events import Finished, Token
+from magicpig_cli.engine.prefill import prefill
+from magicpig_cli.engine.sampler import Sampler
+from magicpig_cli.engine.step import make_step
+from magicpig_cli.evaluate.contenders import Builder, Contender
+from magicpig_cli.evaluate.probe import Probe
+from magicpig_cli.evaluate.problems import Prompted
+
+Outcome = tuple[Contender, dict[str, Any]]
+
+
+def _counts(stats: StepStats) -> dict[str, int]:
+    """What was offered and read, by head and by key; see StepStats."""
+    alike = stats.rows_offered == 0
+    return {
+        "keys_offered": stats.keys_offered,
+        "keys_touched": stats.keys_touched,
+        "rows_offered": stats.keys_offered if alike else stats.rows_offered,
+        "rows_touched": stats.keys_touched if alike else stats.rows_touched,
+    }
+
+
+def read(engine: Engine, token_ids: Sequence[int], room: int) -> tuple[Session, torch.Tensor]:
+    """Prefill, exactly as `ask` does; the session and the logits of the last token.
+
+    Parameters
+    ----------
+    engine : Engine
+    token_ids : sequence of int
+    room : int
+        Tokens that will follow.
+    """
+    session = Session(Dense(), engine.n_layers, len(token_ids) + room, engine.device)
+    progress = prefill(engine.loaded.model, session, token_ids, engine.settings.chunk_tokens)
+    while True:
+        try:
+            next(progress)
+        except StopIteration as done:
+            return session, done.value
+
+
+@torch.inference_mode()
+def answer_problem(
+    engine: Engine,
+    prompted: Prompted,
+    contenders: Sequence[Contender],
+    dense_layers: tuple[int, ...],
+    seed: int,
+) -> Iterator[Outcome]:
+    """Every contender's greedy answer, its score, and the share of keys that it read."""
+    problem = prompted.problem
+    session, logits = read(engine, prompted.token_ids, problem.max_tokens)
+    builder, mark = Builder(session, dense_layers, seed), session.mark()
+    for contender in contenders:
+        beside = session.beside(builder.build(contender))
+        answer, counts = "", Counter[str]()
+        for event in decode(
+            logits,
+            make_step(engine.loaded.model, beside),
+            beside.stats,
+            Sampler(),
+            engine.loaded.tokenizer,
+            engine.loaded.stop_ids,
+            problem.max_tokens,
+            perf_counter(),
+        ):
+            if isinstance(event, Token):
+                answer += event.text
+                counts.update(_counts(beside.stats))  # of the step that gave the token
+                beside.stats.reset()
+            elif isinstance(event, Finished):
+                answer += event.tail
+            if problem.score(answer) == 1.0:
+                break  # more words could not change the score
+        session.rewind(mark)
+        yield (
+            contender,
+            {
+                "score": problem.score(answer),
+                "answer": answer,
+                "expected": list(problem.answers),
+                **counts,
+                "prompt_tokens": len(prompted.token_ids),
+            },
+        )
+
+
+@torch.inference_mode()
+def output_error(
+    engine: Engine,
+    token_ids: Sequence[int],
+    n_steps: int,
+    contenders: Sequence[Contender],
+    dense_layers: tuple[int, ...],
+    seed: int,
+) -> Iterator[Outcome]:
+    """Relative L2 error of each layer's and head's output, over the last `n_steps` tokens of a text."""
+    session, _ = read(engine, token_ids[:-n_steps], n_steps)
+    builder = Builder(session, dense_layers, seed)
+    probe = Probe({c.label: builder.build(c) for c in contenders}, dense_layers)
+    step = make_step(engine.loaded.model, session.beside(probe))
+    for token_id in token_ids[-n_steps:]:
+        step(token_id)
+    for contender in contenders:
+        measured = probe.measured.get(contender.label)
+        if measured is None:
+            continue
+        by_layer = {layer: torch.stack(steps) for layer, steps in measured.errors.items()}
+        errors = torch.cat([steps.flatten() for steps in by_layer.values()])
+        yield (
+            contender,
+            {
+                "relative_error": float(errors.mean()),
+                "relative_error_median": float(errors.median()),
+                "relative_error_p90": float(errors.quantile(0.9)),
+                "relative_error_by_layer_and_head": {
+                    str(layer): [round(float(e), 5) for e in steps.mean(dim=0)]
+                    for layer, steps in by_layer.items()
+                },
+                "outputs": len(errors),
+                **_counts(measured.stats),
+                "prompt_tokens": len(token_ids) - n_steps,
+            },
+        )
+
+
+@torch.inference_mode()
+def divergence(
+    engine: Engine,
+    token_ids: Sequence[int],
+    n_steps: int,
+    contenders: Sequence[Contender],
+    dense_layers: tuple[int, ...],
+    seed: int,
+) -> Iterator[Outcome]:
+    """KL divergence of next-token distributions from those of exact attention, and the text's log-likelihood.
+
+    Teacher-forced: whatever a contender would have said, it reads the text's own tokens.
+    """
+    session, _ = read(engine, token_ids[:-n_steps], n_steps)
+    builder, mark = Builder(session, dense_layers, seed), session.mark()
+    fed, following = token_ids[-n_steps:-1], token_ids[-n_steps + 1 :]
+
+    def distributions(of: Session) -> list[torch.Tensor]:
+        step = make_step(engine.loaded.model, of)
+        result = [torch.log_softmax(step(token_id).double(), dim=0).float().cpu() for token_id in fed]
+        session.rewind(mark)
+        return result
+
+    exact = distributions(session)
+    for contender in contenders:
+        beside = session.beside(builder.build(contender))
+        beside.stats.reset()
+        found = exact if contender.method == "dense" else distributions(beside)
+        kl = [
+            float((p.double().exp() * (p.double() - q.double())).sum())
+            for p, q in zip(exact, found, strict=True)
+        ]
+        likelihood = [float(q[token_id]) for q, token_id in zip(found, following, strict=True)]
+        yield (
+            contender,
+            {
+                "kl_mean": sum(kl) / len(kl),
+                "kl_max": max(kl),
+                "negative_log_likelihood": -sum(likelihood) / len(likelihood),
+                "steps": len(kl),
+                **_counts(beside.stats),
+                "prompt_tokens": len(token_ids) - n_steps,
+            },
+        )

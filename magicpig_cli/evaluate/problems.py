@@ -36,6 +36,7 @@ class Prompter:
         self._builder = PromptBuilder(engine.loaded.tokenizer, engine.model_id, engine.loaded.context_tokens)
         self._plain = PlainTextEncoder(engine.loaded.tokenizer)
         self._haystack, self._ctx, self._seed = haystack, ctx, seed
+        self._encoded: dict[str, list[int]] = {}
 
     def problem(self, task: str, number: int) -> Prompted:
         """The `number`th problem of a task: the same for the same seed, text and context.
@@ -82,7 +83,9 @@ class Prompter:
         UsageError
             If the text is shorter.
         """
-        ids = self._plain.encode(text)
+        if text not in self._encoded:
+            self._encoded[text] = self._plain.encode(text)
+        ids = self._encoded[text]
         head = self._builder.build([Document("text", ".", "utf-8")], ".", None).token_ids
         start = head[: self._builder.prefix([Document("text", ".", "utf-8")], None).prefix_tokens - 1]
         wanted = n_tokens - len(start)

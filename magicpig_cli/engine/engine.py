@@ -415,7 +415,8 @@ def _is_proper_prefix(known: Sequence[int], prompt: Sequence[int]) -> bool:
 def _attention_info(name: str, method: AttentionMethod) -> AttentionInfo:
     if isinstance(method, Lsh):
         return AttentionInfo(name, method.params.n_bits, method.params.n_tables, method.dense_layers)
-    return AttentionInfo(name, None, None, ())
+    # Rivals have dense layers too; exact attention names none.
+    return AttentionInfo(name, None, None, getattr(method, "dense_layers", ()))
 
 
 def _describe(device: torch.device, threads: int) -> DeviceInfo:

@@ -16,7 +16,7 @@ import typer
 
 from magicpig_cli.cli import exits, options, wiring
 from magicpig_cli.cli.chatter import set_up_libraries
-from magicpig_cli.cli.prompting import Questions, open_questions
+from magicpig_cli.cli.prompting import Questions, choose_questions
 from magicpig_cli.cli.signals import RESTORE_TERMINAL
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import Ending, View
@@ -83,7 +83,7 @@ def chat(
     outer: Standard = context.obj
     if outer.streams.out.fd is None:
         raise ReaderGone
-    questions = open_questions(outer)
+    questions = choose_questions(outer)
     set_up_libraries(verbose, offline)
     with private(outer.streams, keep_chatter=verbose) as own, ExitStack() as stack:
         standard = Standard(own, outer.stdin_open)
@@ -91,7 +91,7 @@ def chat(
         status = talk.read(sources, part, engine_options, answer_options, stack)
         if status:
             return status
-        return talk.go_on(questions())
+        return talk.go_on(questions(standard))
 
 
 class _Stop:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Standard
+
+if TYPE_CHECKING:
+    from prompt_toolkit.data_structures import Size
 
 
 class Questions(Protocol):
@@ -52,16 +55,24 @@ class Editor:
     def __init__(self, standard: Standard) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.history import InMemoryHistory
-        from prompt_toolkit.output import create_output
+        from prompt_toolkit.output.vt100 import Vt100_Output
 
         fd = standard.streams.err.fd
         if fd is None:
             raise UsageError("standard error is closed, so there is nowhere to ask; name a terminal")
         # The numbered streams lead nowhere meanwhile (`views.streams.private`).
         self._screen = os.fdopen(os.dup(fd), "w", encoding=standard.streams.err.encoding)
+        # Never asks for the cursor's position: an answer that comes late would be taken for a question.
+        output = Vt100_Output(self._screen, self._size, term=os.environ.get("TERM"), enable_cpr=False)
         self._session: PromptSession[str] = PromptSession(
-            history=InMemoryHistory(), output=create_output(stdout=self._screen), enable_suspend=True
+            history=InMemoryHistory(), output=output, enable_suspend=True
         )
+
+    def _size(self) -> Size:
+        from prompt_toolkit.data_structures import Size
+
+        columns, rows = os.get_terminal_size(self._screen.fileno())
+        return Size(rows=rows or 24, columns=columns or 80)
 
     def next(self) -> str | None:
         while True:
@@ -73,8 +84,10 @@ class Editor:
                 return None
 
 
-def open_questions(standard: Standard) -> Callable[[], Questions]:
+def choose_questions(standard: Standard) -> Callable[[Standard], Questions]:
     """A line editor where both ends are a terminal, else plain lines; opened when it is called.
+
+    It is called with the streams that are the program's own by then.
 
     Raises
     ------
@@ -84,5 +97,5 @@ def open_questions(standard: Standard) -> Callable[[], Questions]:
     if not standard.stdin_open:
         raise UsageError("standard input is closed, so no question can come; open it, or use `magicpig ask`")
     if sys.stdin.isatty() and standard.streams.err.is_terminal:
-        return lambda: Editor(standard)
-    return Lines
+        return Editor
+    return lambda own: Lines()

@@ -67,7 +67,7 @@ def test_standard_input_is_no_document_of_a_chat(env: dict[str, str]) -> None:
 def test_on_a_terminal(book: Path, env: dict[str, str]) -> None:
     """Line editing, history, Ctrl-C in an answer and at the prompt, commands, Ctrl-D."""
     terminal = Terminal([*MAGICPIG, "chat", str(book), "-n", "4000", "--temperature", "5"], 100, 40, env)
-    terminal.wait_for("> ", 120)
+    terminal.wait_for("leaves.\n>", 120)
     terminal.process.send("Whichx\b pump?\r")
     terminal.wait_for(lambda: b"ms/token" in terminal.raw, 60)  # the panels: it answers
     terminal.process.sendintr()

@@ -68,7 +68,8 @@ def answer_problem(
     session, logits = read(engine, prompted.token_ids, problem.max_tokens)
     builder, mark = Builder(session, dense_layers, seed), session.mark()
     for contender in contenders:
-        beside = session.beside(builder.build(contender))
+        method = builder.build(contender)
+        beside = session.beside(method)
         answer, counts = "", Counter[str]()
         for event in decode(
             logits,
@@ -92,6 +93,7 @@ def answer_problem(
         yield (
             contender,
             {
+                "parameters": repr(method),
                 "score": problem.score(answer),
                 "answer": answer,
                 "expected": list(problem.answers),
@@ -113,7 +115,8 @@ def output_error(
     """Relative L2 error of each layer's and head's output, over the last `n_steps` tokens of a text."""
     session, _ = read(engine, token_ids[:-n_steps], n_steps)
     builder = Builder(session, dense_layers, seed)
-    probe = Probe({c.label: builder.build(c) for c in contenders}, dense_layers)
+    methods = {c.label: builder.build(c) for c in contenders}
+    probe = Probe(methods, dense_layers)
     step = make_step(engine.loaded.model, session.beside(probe))
     for token_id in token_ids[-n_steps:]:
         step(token_id)
@@ -126,6 +129,7 @@ def output_error(
         yield (
             contender,
             {
+                "parameters": repr(methods[contender.label]),
                 "relative_error": float(errors.mean()),
                 "relative_error_median": float(errors.median()),
                 "relative_error_p90": float(errors.quantile(0.9)),
@@ -165,8 +169,8 @@ def divergence(
 
     exact = distributions(session)
     for contender in contenders:
-        beside = session.beside(builder.build(contender))
-        beside.stats.reset()
+        method = builder.build(contender)
+        beside = session.beside(method)
         found = exact if contender.method == "dense" else distributions(beside)
         kl = [
             float((p.double().exp() * (p.double() - q.double())).sum())
@@ -176,6 +180,7 @@ def divergence(
         yield (
             contender,
             {
+                "parameters": repr(method),
                 "kl_mean": sum(kl) / len(kl),
                 "kl_max": max(kl),
                 "negative_log_likelihood": -sum(likelihood) / len(likelihood),

@@ -46,12 +46,7 @@ class Prompter:
         UsageError
             If not even the smallest fits.
         """
-        smallest = self._made(task, number, 1)
-        frame = len(self._ids(smallest)) - self._builder.count(smallest.document)
-        room = self._ctx - smallest.max_tokens - frame
-        if self._builder.count(smallest.document) > room:
-            needed = self._builder.count(smallest.document) + self._ctx - room
-            raise UsageError(f"the task {task} needs {needed:,} tokens, but --ctx is {self._ctx:,}")
+        room = self.room(task, number)
 
         def fits(size: int) -> bool:
             return self._builder.count(self._made(task, number, size).document) <= room
@@ -65,6 +60,23 @@ class Prompter:
             low, high = (middle, high) if fits(middle) else (low, middle)
         problem = self._made(task, number, low)
         return Prompted(problem, self._ids(problem))
+
+    def room(self, task: str, number: int) -> int:
+        """Tokens that the document may have.
+
+        Raises
+        ------
+        UsageError
+            If not even the smallest fits.
+        """
+        smallest = self._made(task, number, 1)
+        smallest_tokens = self._builder.count(smallest.document)
+        others = len(self._ids(smallest)) - smallest_tokens + smallest.max_tokens
+        if smallest_tokens + others > self._ctx:
+            raise UsageError(
+                f"the task {task} needs {smallest_tokens + others:,} tokens, but --ctx is {self._ctx:,}"
+            )
+        return self._ctx - others
 
     def _made(self, task: str, number: int, size: int) -> Problem:
         random = Random(f"{self._seed} {task} {number}")

@@ -9,6 +9,8 @@ from typing import Any
 
 _Z = 1.959964  # 95 %
 _RESAMPLES = 2000
+# Samples from which drawing again says something.
+_FEWEST = 5
 
 
 def summarize(items: Iterable[dict[str, Any]], ctx: int) -> list[dict[str, Any]]:
@@ -26,7 +28,7 @@ def _result(key: tuple[Any, ...], group: list[dict[str, Any]], ctx: int) -> dict
     task, method, budget = key
     scores, errors = _values(group, "score"), _values(group, "relative_error")
     low, high = wilson(scores) if scores else (None, None)
-    error_low, error_high = bootstrap(errors) if len(errors) > 1 else (None, None)
+    error_low, error_high = bootstrap(errors) if len(errors) >= _FEWEST else (None, None)
     likelihood = _mean(_values(group, "negative_log_likelihood"))
     return {
         "task": task,

@@ -9,8 +9,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from magicpig_cli.attention.dense import Dense
 from magicpig_cli.bench.text import SOURCE, reading_text
 from magicpig_cli.engine.engine import Engine
+from magicpig_cli.engine.room import require_reading
 from magicpig_cli.errors import DoesNotFit, UsageError
 from magicpig_cli.evaluate.contenders import Contender, contenders
 from magicpig_cli.evaluate.measure import Outcome, answer_problem, divergence, output_error
@@ -81,6 +83,7 @@ def evaluate(engine: Engine, options: EvalOptions, out: Path | None, progress: P
             f"--ctx is {options.ctx:,}, but {engine.model_id} reads at most {engine.loaded.context_tokens:,} "
             "tokens; choose a smaller --ctx or another --model"
         )
+    require_reading(engine.loaded.shape, options.ctx, Dense(), engine.settings, engine.device)
     text = reading_text(_OWN_CHARACTERS) if options.text is None else options.text
     chosen = engine.settings.dense_layers
     exact_layers = dense_layers(engine.n_layers) if chosen is None else chosen
@@ -93,8 +96,8 @@ def evaluate(engine: Engine, options: EvalOptions, out: Path | None, progress: P
         "text": options.text_name,
         "text_sha256": hashlib.sha256(text.encode()).hexdigest(),
     }
-    record = Record(out, settings)
     run = _Run(engine, options, exact_layers, text)
+    record = Record(out, settings)
     entrants = contenders(options.methods, options.budgets)
     for task in options.tasks:
         for sample in range(options.samples):
@@ -129,6 +132,13 @@ class _Run:
         needs_haystack = any(task in TASKS for task in options.tasks)
         haystack = Haystack.of(text) if needs_haystack else Haystack((), ())
         self._prompter = Prompter(engine, haystack, options.ctx, options.seed)
+        for task in options.tasks:  # refuse now what could not be done hours later
+            if task in TASKS:
+                self._prompter.room(task, 0)
+            elif options.steps + 100 > options.ctx:
+                raise UsageError(
+                    f"--steps is {options.steps:,}, which leaves no text to read in --ctx {options.ctx:,}"
+                )
 
     def sample(self, task: str, number: int, lacking: list[Contender]) -> Iterator[Outcome]:
         engine, options, layers = self._engine, self._options, self._exact_layers
@@ -138,10 +148,6 @@ class _Run:
             yield from answer_problem(engine, self._prompter.problem(task, number), lacking, layers, seed)
             return
         measure = {"error": output_error, "kl": divergence}[task]
-        if options.steps + 100 > options.ctx:
-            raise UsageError(
-                f"--steps is {options.steps:,}, which leaves no text to read in --ctx {options.ctx:,}"
-            )
         token_ids = self._prompter.excerpt(self._text, number, options.ctx)
         yield from measure(engine, token_ids, options.steps, lacking, layers, seed)
 

@@ -5,9 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from magicpig_cli.errors import MagicPigError
+
 
 def plot_error(outcome: dict[str, Any], path: Path) -> None:
-    """One line per method, from the results of the task `error`; written to `path`."""
+    """One line per method, from the results of the task `error`; written to `path`.
+
+    Raises
+    ------
+    MagicPigError
+        If the file cannot be written.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -32,7 +40,12 @@ def plot_error(outcome: dict[str, Any], path: Path) -> None:
     settings = outcome["settings"]
     axes.set_title(f"{outcome['model']}, {settings['ctx']:,} tokens", loc="left", fontsize=10)
     axes.grid(which="both", alpha=0.25)
-    axes.legend(fontsize=8, frameon=False)
+    if lines:
+        axes.legend(fontsize=8, frameon=False)
     # Without a date and with a fixed salt, the same results make the same file.
     with matplotlib.rc_context({"svg.hashsalt": "magicpig", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        try:
+            figure.savefig(path, format="svg", metadata={"Date": None})
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise MagicPigError(f"--plot could not write {path}: {reason}; name another file") from error

@@ -24,7 +24,7 @@ class Record:
     Raises
     ------
     UsageError
-        If the file holds something else.
+        If the file holds something else, or cannot be read or written.
     """
 
     def __init__(self, path: Path | None, settings: dict[str, Any]) -> None:
@@ -33,10 +33,14 @@ class Record:
         self._done: set[tuple[Any, ...]] = set()
         if path is None:
             return
-        if path.exists() and path.stat().st_size:
-            self._load(path, settings)
-        else:
-            self._append({"settings": settings})
+        try:
+            if path.exists() and path.stat().st_size:
+                self._load(path, settings)
+            else:
+                self._append({"settings": settings})
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UsageError(f"--out {path} cannot be used: {reason}; name another file") from error
 
     def has(self, task: str, sample: int, method: str, budget: float | None) -> bool:
         """Whether this item was finished."""

@@ -14,7 +14,7 @@ import torch
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.bench.text import reading_text
 from magicpig_cli.engine.engine import Engine, EngineSettings
-from magicpig_cli.errors import DoesNotFit, UsageError
+from magicpig_cli.errors import DoesNotFit, MagicPigError, UsageError
 from magicpig_cli.evaluate import run as run_module
 from magicpig_cli.evaluate.contenders import Builder, Contender, contenders
 from magicpig_cli.evaluate.measure import divergence, output_error, read
@@ -187,6 +187,14 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds no results of magicpig eval"):
         Record(file, {"ctx": 1})
     assert file.read_text() == "dear diary\n"
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "no" / "such" / "folder.jsonl"):
+        with pytest.raises(UsageError, match=r"--out .* cannot be used"):
+            Record(path, {"ctx": 1})
+    with pytest.raises(MagicPigError, match=r"--plot could not write"):
+        plot_error({"results": [], "model": "m", "settings": {"ctx": 1}}, tmp_path)
 
 
 def test_wilson_interval_is_that_of_the_textbook() -> None:

@@ -78,3 +78,9 @@ def test_no_file_names_a_machine():
         if needle in f.read_text(encoding="utf-8", errors="replace")
     ]
     assert not found
+
+
+def test_test_files_have_names_of_their_own():
+    # pytest imports them by base name, so two of one name end the whole run at collection.
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(names) == sorted(set(names))

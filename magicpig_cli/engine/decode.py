@@ -80,7 +80,7 @@ def decode(
         if token_id in stop_ids:
             reason = "stop"
             break
-        yield Token(generated, token_id, decoder.push(token_id))
+        yield Token(generated, token_id, decoder.push(token_id), decoder.pending)
         generated += 1
         if generated == max_tokens:
             break

@@ -35,6 +35,11 @@ class StreamDecoder:
         self._held = clusters[-1]
         return "".join(clusters[:-1])
 
+    @property
+    def pending(self) -> str:
+        """The grapheme that is held back."""
+        return self._held
+
     def finish(self) -> str:
         """The grapheme that was held back; bytes that never became a character are dropped."""
         held, self._held = self._held, ""

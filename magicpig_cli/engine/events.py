@@ -148,11 +148,16 @@ class Prefilled:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token. `text` is the piece that became whole with it; it may be empty."""
+    """One generated token.
+
+    `text` is the piece that became whole with it; it may be empty. `pending` is the text that is
+    held back because a following token may still change it; it belongs to an answer that ends here.
+    """
 
     index: int
     id: int
     text: str
+    pending: str = ""
 
 
 @dataclass(frozen=True, slots=True)

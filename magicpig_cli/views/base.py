@@ -109,7 +109,12 @@ class View:
 
     def finish(self, ending: Ending) -> None:
         """End both streams; raises as `show` does, with the terminal restored."""
+        piece = self.track.cut()
+        if piece:
+            self._progress.piece(piece)
         self._progress.clear()
+        if piece:
+            self._answer.show(piece)
         self._answer.finish(self.track, ending)
         self._progress.finish(self.track, ending)
 

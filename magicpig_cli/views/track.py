@@ -52,6 +52,7 @@ class Track:
     finished: Finished | None = None
     _pieces: list[str] = field(default_factory=list)
     _held: str = ""
+    _pending: str = ""
 
     def fold(self, event: Event) -> str:
         """Take in one event.
@@ -81,14 +82,21 @@ class Track:
             case Token():
                 self.phase = "decode"
                 self.generated_tokens = event.index + 1
+                self._pending = event.pending
                 return self._extend(event.text)
             case Step():
                 self.steps.append(event)
             case Finished():
                 self.phase, self.finished = "done", event
                 self.generated_tokens = event.generated_tokens
+                self._pending = ""
                 return self._extend(event.tail)
         return ""
+
+    def cut(self) -> str:
+        """The answer ends here, unfinished: what it adds, the text that was held back for more."""
+        pending, self._pending = self._pending, ""
+        return self._extend(pending)
 
     def _extend(self, text: str) -> str:
         whole = self._held + text

@@ -110,3 +110,17 @@ def test_a_whole_answer_is_not_cut() -> None:
 def test_empty_pieces_keep_line_ends_held() -> None:
     track = Track()
     assert [track.fold(Token(i, i, t)) for i, t in enumerate(["a\n", "", "b"])] == ["a", "", "\nb"]
+
+
+def test_what_was_held_back_belongs_to_an_answer_that_is_cut() -> None:
+    track = Track()
+    assert track.fold(Token(0, 1, "The code is 447", "1")) == "The code is 447"
+    assert track.cut() == "1"
+    assert track.answer == "The code is 4471"
+    assert track.cut() == ""
+
+
+def test_nothing_is_added_to_an_answer_that_is_finished() -> None:
+    track, streamed = folded([*request(["a", "b"], "c")])
+    assert track.cut() == ""
+    assert track.answer == streamed == "abc"

@@ -7,7 +7,7 @@ shorter prompts sample a larger share, and it stays below a tenth of the keys.
 from __future__ import annotations
 
 # (prompt tokens up to which it serves, K, L), measured in docs/accuracy.md.
-_BY_LENGTH = ((12_000, 12, 300), (40_000, 10, 85))
+_BY_LENGTH = ((3_000, 10, 100), (12_000, 12, 300), (40_000, 10, 85))
 # Beyond. The published setting is K=10, L=150 (arXiv 2410.16179, section 5), with a sample for each
 # query head alone. Heads that sample together read fewer rows, and err less, with half of the tables.
 _LONG = (10, 75)

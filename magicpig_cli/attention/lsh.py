@@ -18,9 +18,10 @@ from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LshParams
 
-# Tokens that gather beyond the recent window before they enter the tables together: one
-# insertion then serves 64 steps, and at most 128 recent keys are exact instead of 64.
-_INSERT_TOKENS = 64
+# Tokens that gather beyond the recent window before they enter the tables together. Until then they are
+# attended exactly, which costs less than looking for them would: a block of tables has 2^K offsets per table,
+# however few its keys.
+_INSERT_TOKENS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +60,11 @@ class SampledLayer(LayerAttention):
         self._transfer = transfer(context.device, context.shape)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
-        self._cover(self._context.store.n_tokens - self._method.n_recent)
+        self._follow_store()
 
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         context, store, tables = self._context, self._context.store, self._tables
-        if store.n_tokens - tables.stop >= self._method.n_recent + _INSERT_TOKENS:
-            self._cover(store.n_tokens - self._method.n_recent)
+        self._follow_store()
         exact = [(0, tables.start), (tables.stop, store.n_tokens)]
         host_query = self._transfer.to_host(query)
         result = tables.attend(host_query, store.rows, exact, context.scale, context.softcap)
@@ -83,14 +83,15 @@ class SampledLayer(LayerAttention):
     def rewind(self, mark: Any) -> None:
         self._tables.rewind(mark)
 
-    def _cover(self, stop: int) -> None:
-        """Hash the keys up to `stop`; the sinks never enter the tables."""
-        tables, rows = self._tables, self._context.store.rows
-        if tables.stop > tables.start:
-            if stop > tables.stop:
-                tables.insert(rows, tables.stop, stop)
-        elif stop > self._method.n_sinks:
-            tables.build(rows, self._method.n_sinks, stop)
+    def _follow_store(self) -> None:
+        """Hash the keys that left the recent window, once they are many; sinks never enter the tables."""
+        tables, rows, n_sinks = self._tables, self._context.store.rows, self._method.n_sinks
+        stop = self._context.store.n_tokens - self._method.n_recent
+        if tables.stop == tables.start:
+            if stop > n_sinks:
+                tables.build(rows, n_sinks, stop)
+        elif stop - tables.stop >= _INSERT_TOKENS:
+            tables.insert(rows, tables.stop, stop)
 
     @property
     def table_bytes(self) -> int:

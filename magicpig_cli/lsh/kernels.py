@@ -276,20 +276,21 @@ def attend_part(
         sums[head, 0] = -np.inf
         sums[head, 1:] = 0.0
         outs[head] = 0.0
-        if head >= n_heads:
-            padded[head] = 0.0
-            continue
+        for i in range(head_dim):
+            padded[head, i] = query[head, i] if head < n_heads else np.float32(0.0)
+    # Copying and summing in one loop would be compiled twice, for arrays that may overlap and for others,
+    # with sums in different orders: the last bits of a step would depend on where its arrays lie.
+    for head in range(n_heads):
         dot, square = np.float32(0.0), np.float32(0.0)
         for i in range(head_dim):
-            padded[head, i] = query[head, i]
-            dot += query[head, i] * mean[i]
-            square += query[head, i] * query[head, i]
+            dot += padded[head, i] * mean[i]
+            square += padded[head, i] * padded[head, i]
         centre_dot[head] = dot
         inverse_norm[head] = 1.0 / np.sqrt(square) if square > 0.0 else 0.0
         for other in range(head):
             dot = np.float32(0.0)
             for i in range(head_dim):
-                dot += query[head, i] * query[other, i]
+                dot += padded[head, i] * padded[other, i]
             query_turns[other, head] = half_turns(dot * inverse_norm[head] * inverse_norm[other])
     tokens[:] = first_token  # whatever is asked for in advance exists
     task = (
@@ -395,6 +396,7 @@ def reduce_parts(sums, outs, part_sampled, n_groups, n_parts, out, lse, n_sample
             norm, along = np.float32(0.0), np.float32(0.0)
             for i in range(head_dim):
                 out[head, i] *= inverse
+            for i in range(head_dim):
                 norm += out[head, i] * out[head, i]
                 along += out[head, i] * direction[i]
             # sum of a |v - out|^2 over the squared denominator (DESIGN: Var(out)), relative to |out|^2.

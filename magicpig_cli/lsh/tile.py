@@ -334,7 +334,8 @@ def add_variance(variance, row, sums, out):
     for i in range(out.shape[0]):
         x = from_bf16(row[i])
         square += x * x
-        out[i] += variance * x
+    for i in range(out.shape[0]):
+        out[i] += variance * from_bf16(row[i])
     sums[2] += variance
     sums[3] += variance * square
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ import pytest
 # As the command itself does (cli.chatter); it must be set before torch loads its threads.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A run in the background is started with Ctrl-C ignored, and every command would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from small import lines, small_model
 
 from magicpig_cli.attention.registry import METHODS, WITHOUT_BUDGET
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
 from magicpig_cli.engine.events import Finished, Prompted, Token
-from tests.small import lines, small_model
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+from command import magicpig, one_sentence
+from small import small_model
 
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.bench.text import reading_text
@@ -22,8 +24,6 @@ from magicpig_cli.evaluate.plot import plot_error
 from magicpig_cli.evaluate.record import Record
 from magicpig_cli.evaluate.results import bootstrap, summarize, wilson
 from magicpig_cli.evaluate.run import EvalOptions, evaluate
-from tests.command import magicpig, one_sentence
-from tests.small import small_model
 
 TEXT = reading_text(30_000)
 

@@ -8,13 +8,13 @@ from random import Random
 from typing import Any
 
 import pytest
+from small import small_model
 
 from magicpig_cli.bench.text import reading_text
 from magicpig_cli.engine.engine import Engine, EngineSettings
 from magicpig_cli.errors import UsageError
 from magicpig_cli.evaluate.problems import Prompter
 from magicpig_cli.evaluate.tasks import TASKS, Haystack, Problem
-from tests.small import small_model
 
 HAYSTACK = Haystack.of(reading_text(60_000))
 

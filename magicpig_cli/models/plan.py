@@ -17,7 +17,6 @@ from magicpig_cli.models.shape import ModelShape, catalog_shapes
 _DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
 # Keys per block of tables: lsh.tables.BLOCK_KEYS, which cannot be imported without numba.
 _BLOCK_KEYS = 65_535
-_HUGE_PAGE = 2 << 20
 # Exact tokens at both ends, never in a table (attention.lsh.Lsh).
 _EXACT_TOKENS = 68
 # Python, torch, transformers and numba with compiled kernels, resident: measured as the peak of a
@@ -292,14 +291,12 @@ def _weights(shape: ModelShape, options: PlanOptions) -> int:
 
 
 def _layer_tables(shape: ModelShape, ctx: int, bits: int, tables: int) -> int:
-    """Ids and offsets of one layer, offsets of a block of late tokens, bitmaps of its query heads."""
+    """Ids and offsets of one layer, and bitmaps of its query heads."""
     keys = max(0, ctx - _EXACT_TOKENS)
-    blocks = -(-keys // _BLOCK_KEYS) + 1
+    blocks = -(-keys // _BLOCK_KEYS)
     offsets = blocks * shape.layer.n_kv_heads * tables * ((1 << bits) + 1) * 2
     ids = 2 * shape.layer.n_kv_heads * tables * keys
-    # Large arrays lie in huge pages (`pages.huge_empty`) and fill the last one whether they need it or not.
-    pages = sum(_HUGE_PAGE for array in (offsets, ids) if array >= 2 * _HUGE_PAGE)
-    return offsets + ids + pages + shape.layer.n_q_heads * keys // 4
+    return offsets + ids + shape.layer.n_q_heads * keys // 4
 
 
 def _layer_buffers(shape: ModelShape, ctx: int, number: int) -> int:

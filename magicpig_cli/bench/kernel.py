@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 
-import numba
 import numpy as np
 
 from magicpig_cli.bench.keys import KeySet
@@ -162,8 +161,3 @@ def _errors(
         difference = np.linalg.norm(result.out - truth, axis=1)
         errors += (difference / np.linalg.norm(truth, axis=1)).tolist()
     return errors, touched / len(keys.queries)
-
-
-def threads() -> int:
-    """Threads that kernels use."""
-    return int(numba.get_num_threads())

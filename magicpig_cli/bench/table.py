@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.bar import Bar
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -17,11 +17,6 @@ def render(results: list[dict[str, Any]]) -> RenderableType:
         parts += [Text(), _bars(results)]
     parts += [Text(), *_remarks(results)]
     return Group(*parts)
-
-
-def print_results(results: list[dict[str, Any]], console: Console) -> None:
-    """Print `render` of the results."""
-    console.print(render(results))
 
 
 def _table(results: list[dict[str, Any]]) -> Table:

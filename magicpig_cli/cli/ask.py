@@ -11,11 +11,10 @@ import typer
 from typer.core import TyperCommand
 
 from magicpig_cli.cli import options, wiring
-from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.streams import Messages, Output, Standard
 
 if TYPE_CHECKING:
     from magicpig_cli.documents import PartRequest
@@ -99,12 +98,7 @@ def ask(
     if answer_options.system is not None:
         options.plain_text("--system", answer_options.system)
     part = options.part_request(section, pages, lines)
-    standard: Standard = context.obj
-    if standard.streams.out.fd is None:
-        raise ReaderGone
-    set_up_libraries(verbose, offline)
-    with private(standard.streams, keep_chatter=verbose) as own:
-        standard = Standard(own, standard.stdin_open)
+    with wiring.own_streams(context, verbose, offline) as standard:
         if show_text:
             return _show_text(sources, part, standard, quiet)
 

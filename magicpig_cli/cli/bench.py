@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magicpig_cli.cli import options
-from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.cli import options, wiring
 from magicpig_cli.errors import UsageError
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.streams import Messages, Output
 
 if TYPE_CHECKING:
-    from magicpig_cli.engine.events import Loaded, LoadProgress, Notice
+    pass
 
 EXAMPLES = """\b
 Examples:
@@ -64,21 +62,18 @@ def bench(
     engine_options = options.EngineOptions(
         model, device, dtype, "lsh", bits, tables, dense_layers, threads, offline
     ).checked()
-    standard: Standard = context.obj
-    if standard.streams.out.fd is None:
-        raise ReaderGone
-    set_up_libraries(verbose, offline)
-    with private(standard.streams, keep_chatter=verbose) as own:
-        messages = Messages(own.err)
+    with wiring.own_streams(context, verbose, offline) as standard:
+        messages, output = Messages(standard.streams.err), Output(standard.streams.out)
         progress = (lambda text: None) if quiet else messages.line
         results = []
-        output = Output(own.out)
         for result in _results(contexts, shape, rounds, seed or 0, engine_options, progress):
             results.append(result)
             if as_json:
                 output.write(json.dumps(result) + "\n")
         if not as_json:
-            _print(results, output, own.out.is_terminal)
+            from magicpig_cli.bench.table import render
+
+            wiring.print_page(render(results), output, 100)
     return 0
 
 
@@ -115,31 +110,10 @@ def _results(
     progress: Any,
 ) -> Iterator[dict[str, Any]]:
     from magicpig_cli.bench.run import BenchOptions, bench_model, bench_shape
-    from magicpig_cli.engine.engine import Engine
 
     wishes = BenchOptions(engine_options.bits, engine_options.tables, rounds, seed)
     if shape is not None:
         yield from bench_shape(shape, contexts, wishes, engine_options.threads, progress)
         return
-
-    def report(event: LoadProgress | Notice | Loaded) -> None:
-        text = getattr(event, "text", None)
-        if text is not None:
-            progress(text)
-
-    engine = Engine.load(options.engine_settings(engine_options), report)
-    yield from bench_model(engine, contexts, wishes, progress)
-
-
-def _print(results: list[dict[str, Any]], output: Output, on_terminal: bool) -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from magicpig_cli.bench.table import print_results
-
-    width = os.get_terminal_size(output.stream.fd or 1).columns if on_terminal else 100
-    page = StringIO()
-    console = Console(file=page, width=width, force_terminal=False, no_color=True, markup=False, emoji=False)
-    print_results(results, console)
-    output.write(page.getvalue())
+    with wiring.loaded_engine(engine_options, wiring.notices_to(progress)) as engine:
+        yield from bench_model(engine, contexts, wishes, progress)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magicpig_cli.cli import options
-from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.cli import options, wiring
 from magicpig_cli.errors import UsageError
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.streams import Messages, Output, Standard
 
 if TYPE_CHECKING:
-    from magicpig_cli.engine.events import Loaded, LoadProgress, Notice
     from magicpig_cli.evaluate.run import EvalOptions
 
 EXAMPLES = """\b
@@ -103,24 +100,22 @@ def evaluate(
     engine_options = options.EngineOptions(
         model, device, dtype, "lsh", None, None, dense_layers, threads, offline
     ).checked()
-    standard: Standard = context.obj
-    if standard.streams.out.fd is None:
-        raise ReaderGone
-    set_up_libraries(verbose, offline)
-    with private(standard.streams, keep_chatter=verbose) as own:
+    with wiring.own_streams(context, verbose, offline) as standard:
         from magicpig_cli.evaluate.run import EvalOptions
 
-        messages = Messages(own.err)
+        messages = Messages(standard.streams.err)
         progress = (lambda line: None) if quiet else messages.line
         chosen = EvalOptions(ctx, names, wanted, shares, samples, steps, seed or 0)
         if text is not None:
             chosen = _with_text(chosen, text, standard, progress)
         outcome = _outcome(chosen, engine_options, out, progress)
-        output = Output(own.out)
+        output = Output(standard.streams.out)
         if as_json:
             output.write(json.dumps(outcome) + "\n")
         else:
-            _print(outcome, output, own.out.is_terminal)
+            from magicpig_cli.evaluate.table import render
+
+            wiring.print_page(render(outcome), output, 140)
         if plot is not None:
             from magicpig_cli.evaluate.plot import plot_error
 
@@ -175,27 +170,7 @@ def _with_text(chosen: EvalOptions, source: str, standard: Standard, progress: A
 def _outcome(
     chosen: EvalOptions, engine_options: options.EngineOptions, out: Path | None, progress: Any
 ) -> dict[str, Any]:
-    from magicpig_cli.engine.engine import Engine
     from magicpig_cli.evaluate.run import evaluate as run_evaluation
 
-    def report(event: LoadProgress | Notice | Loaded) -> None:
-        line = getattr(event, "text", None)
-        if line is not None:
-            progress(line)
-
-    engine = Engine.load(options.engine_settings(engine_options), report)
-    return run_evaluation(engine, chosen, out, progress)
-
-
-def _print(outcome: dict[str, Any], output: Output, on_terminal: bool) -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    from magicpig_cli.evaluate.table import render
-
-    width = os.get_terminal_size(output.stream.fd or 1).columns if on_terminal else 140
-    page = StringIO()
-    console = Console(file=page, width=width, force_terminal=False, no_color=True, markup=False, emoji=False)
-    console.print(render(outcome))
-    output.write(page.getvalue())
+    with wiring.loaded_engine(engine_options, wiring.notices_to(progress)) as engine:
+        return run_evaluation(engine, chosen, out, progress)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from magicpig_cli.cli import options, wiring
-from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.errors import MagicPigError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.indexview import IndexPath
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.streams import Messages, Output, Standard
 
 if TYPE_CHECKING:
     from magicpig_cli.documents import PartRequest
@@ -54,12 +53,7 @@ def index(
     ).checked()
     instruction = None if system is None else options.plain_text("--system", system)
     part = options.part_request(section, pages, lines)
-    outer: Standard = context.obj
-    if outer.streams.out.fd is None:
-        raise ReaderGone
-    set_up_libraries(verbose, offline)
-    with private(outer.streams, keep_chatter=verbose) as own:
-        standard = Standard(own, outer.stdin_open)
+    with wiring.own_streams(context, verbose, offline) as standard:
 
         def view_of(output: Output, messages: Messages) -> View:
             return open_view(output, messages, quiet, as_json, None if as_json else IndexPath(output))

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from magicpig_cli import __version__
-from magicpig_cli.cli import exits, options
-from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.cli import exits, options, wiring
 from magicpig_cli.cli.models import Progress
 from magicpig_cli.cli.signals import Signals
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.streams import Messages, Output, ReaderGone
 from magicpig_cli.views.text import count, harmless
 
 if TYPE_CHECKING:
@@ -50,12 +49,8 @@ def outline(
     Parts are headings, chapters, bookmarks, functions and classes, and pages, by the kind of
     document. Tokens are the model's own; the model itself is not loaded.
     """
-    standard: Standard = context.obj
-    if standard.streams.out.fd is None:
-        raise ReaderGone
-    set_up_libraries(verbose, offline)
-    with private(standard.streams, keep_chatter=verbose) as own, Signals() as signals:
-        messages = Messages(own.err)
+    with wiring.own_streams(context, verbose, offline) as standard, Signals() as signals:
+        messages = Messages(standard.streams.err)
         progress = Progress(messages, quiet)
         try:
             result = _measured(sources, model, offline, standard.stdin_open, progress)
@@ -64,7 +59,7 @@ def outline(
         signals.check()
         text = json.dumps(as_object(result)) + "\n" if as_json else "".join(table(result))
         try:
-            Output(own.out).write(text)
+            Output(standard.streams.out).write(text)
         except ReaderGone:
             return exits.READER_GONE
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -9,14 +10,19 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
+import typer
+
 from magicpig_cli.cli import exits, options
+from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.cli.signals import Signals
-from magicpig_cli.engine.events import DocumentInfo, Event
+from magicpig_cli.engine.events import DocumentInfo, Event, Notice
 from magicpig_cli.views.base import View
-from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard
+from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+
+    from rich.console import RenderableType
 
     from magicpig_cli.documents import Document, PartRequest
     from magicpig_cli.engine.engine import Engine
@@ -83,6 +89,47 @@ def read_documents(
     infos = [DocumentInfo(d.source, d.encoding, len(d.text), None, d.part) for d in documents]
     view.read(infos, [notice for d in documents for notice in d.notices], perf_counter() - started)
     return documents
+
+
+@contextmanager
+def own_streams(context: typer.Context, verbose: bool, offline: bool) -> Iterator[Standard]:
+    """The standard streams for this command alone, with libraries set up to be quiet.
+
+    Raises
+    ------
+    ReaderGone
+        If standard output was closed before the program began.
+    """
+    standard: Standard = context.obj
+    if standard.streams.out.fd is None:
+        raise ReaderGone
+    set_up_libraries(verbose, offline)
+    with private(standard.streams, keep_chatter=verbose) as own:
+        yield Standard(own, standard.stdin_open)
+
+
+def notices_to(progress: Callable[[str], None]) -> Callable[[Any], None]:
+    """A listener for `Engine.load` that passes on what people should read, and nothing else."""
+
+    def report(event: Any) -> None:
+        if isinstance(event, Notice):
+            progress(event.text)
+
+    return report
+
+
+def print_page(page: RenderableType, output: Output, width: int) -> None:
+    """Print something of rich's in plain characters, as wide as the terminal, or `width` elsewhere."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    if output.stream.is_terminal:
+        width = os.get_terminal_size(output.stream.fd or 1).columns
+    text = StringIO()
+    console = Console(file=text, width=width, force_terminal=False, no_color=True, markup=False, emoji=False)
+    console.print(page)
+    output.write(text.getvalue())
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from magicpig_cli.lsh.jit import bits_to_float, jit
+from magicpig_cli.lsh.jit import from_bf16, jit
 from magicpig_cli.lsh.params import LayerShape, LshParams
 
 # Keys that are transformed together: one or two vector registers of lanes, and a tile of
@@ -162,8 +162,7 @@ def hash_keys(rows, start, stop, mean, signs, n_bits, codes):
         lanes = min(KEY_LANES, n - first)
         for lane in range(lanes):
             for i in range(head_dim):
-                key = bits_to_float(np.uint32(rows[start + first + lane, 0, i]) << np.uint32(16))
-                tile[i, lane] = key - mean[i]
+                tile[i, lane] = from_bf16(rows[start + first + lane, 0, i]) - mean[i]
         hash_tile(tile, work, signs, n_bits, tile_codes)
         for table in range(n_tables):
             for lane in range(lanes):
@@ -187,6 +186,6 @@ def mean_key(rows, start, stop, mean):
         total = np.zeros(rows.shape[3], np.float64)
         for token in range(start, stop):
             for i in range(rows.shape[3]):
-                total[i] += bits_to_float(np.uint32(rows[kv_head, token, 0, i]) << np.uint32(16))
+                total[i] += from_bf16(rows[kv_head, token, 0, i])
         for i in range(rows.shape[3]):
             mean[kv_head, i] = total[i] / (stop - start)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.errors import NumbaError
@@ -150,3 +151,9 @@ else:
             return context.get_dummy_value()
 
         return types.void(array, types.int64), generate
+
+
+@jit(inline=True)
+def from_bf16(word: Any) -> Any:
+    """The float32 of a bf16 bit pattern (uint16)."""
+    return bits_to_float(np.uint32(word) << np.uint32(16))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from magicpig_cli.lsh.estimator import LOG_U_OCTAVES, LOG_U_PER_OCTAVE
-from magicpig_cli.lsh.jit import bits_to_float, float_to_bits, jit, prefetch
+from magicpig_cli.lsh.jit import bits_to_float, float_to_bits, from_bf16, jit, prefetch
 
 # Rows whose logits, weights and values are handled together: two AVX2 registers of float32.
 TILE_ROWS = 16
@@ -74,12 +74,6 @@ def half_turns(cosine):
     poly = _A0 + x * (_A1 + x * (_A2 + x * (_A3 + x * (_A4 + x * (_A5 + x * (_A6 + x * _A7))))))
     small = np.sqrt(_ONE - x) * poly
     return small if cosine >= _ZERO else _ONE - small
-
-
-@jit(inline=True)
-def from_bf16(word):
-    """The float32 of a bf16 bit pattern."""
-    return bits_to_float(np.uint32(word) << np.uint32(16))
 
 
 @jit(inline=True)

@@ -145,9 +145,10 @@ class Session:
             observed = self.observed(layer)
             if context is None:
                 raise IndexError(f"layer {layer} was not prefilled")
-            other._contexts[layer] = replace(context, stats=other.stats)
-            other._windows[layer], other._observed[layer] = self._windows[layer], observed
-            attention = other._attention(replace(context, stats=other.stats), self._windows[layer])
+            own = replace(context, stats=other.stats)
+            other._contexts[layer], other._windows[layer] = own, self._windows[layer]
+            other._observed[layer] = observed
+            attention = other._attention(own, self._windows[layer])
             attention.prefilled(observed)
             other.attentions[layer] = attention
         return other

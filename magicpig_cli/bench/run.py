@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import platform
-import resource
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,9 +23,11 @@ from magicpig_cli.bench.kernel import KernelFigures, measure_kernel
 from magicpig_cli.bench.keys import KeySet, generate_keys
 from magicpig_cli.bench.timing import Timing
 from magicpig_cli.engine.engine import Engine
+from magicpig_cli.engine.memory import host_peak_bytes
 from magicpig_cli.engine.threads import available_cores, use_threads
 from magicpig_cli.errors import UsageError
 from magicpig_cli.lsh.params import LayerShape, LshParams
+from magicpig_cli.models.machine import cpu_name, versions
 from magicpig_cli.models.profiles import dense_layers
 
 # One layer at the shapes of models whose weights are not needed for it: q heads, KV heads, head_dim, layers.
@@ -176,24 +175,10 @@ def _common(
     }
 
 
-def machine() -> dict[str, str]:
+def machine() -> dict[str, str | None]:
     """What the figures were measured on and with."""
-    return {
-        "cpu": _cpu_name(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "numba": numba.__version__,
-        "torch": torch.__version__,
-    }
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+    found = versions()
+    return {"cpu": cpu_name()} | {name: found[name] for name in ("python", "numpy", "numba", "torch")}
 
 
 def _timed(name: str, timing: Timing) -> dict[str, float]:
@@ -241,7 +226,5 @@ def _prefill_json(figures: PrefillFigures) -> dict[str, Any]:
 
 
 def _memory_json() -> dict[str, Any]:
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     device = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
-    return {"device_peak_bytes": device, "host_peak_bytes": peak}
+    return {"device_peak_bytes": device, "host_peak_bytes": host_peak_bytes()}

@@ -12,14 +12,19 @@ from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.events import Memory
 
 
+def host_peak_bytes() -> int:
+    """The most host memory that this process has held."""
+    # Linux counts in KiB, macOS in bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
 def measure_memory(device: torch.device, session: Session, weight_bytes: int) -> Memory:
     """Bytes in use and at the peak, now."""
-    # Linux counts in KiB, macOS in bytes.
-    peak_unit = 1 if sys.platform == "darwin" else 1024
     on_gpu = device.type == "cuda"
     return Memory(
         host_bytes=psutil.Process().memory_info().rss,
-        host_peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * peak_unit,
+        host_peak_bytes=host_peak_bytes(),
         host_total_bytes=psutil.virtual_memory().total,
         device_bytes=torch.cuda.memory_allocated(device) if on_gpu else None,
         device_peak_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else None,

@@ -7,7 +7,6 @@ Nothing here prints and nothing here draws; whoever iterates decides what become
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +42,10 @@ from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.threads import available_cores, use_threads
+from magicpig_cli.engine.warmup import compile_kernels
 from magicpig_cli.models.cachedir import writable_root
 from magicpig_cli.models.load import LoadedModel, choose_device, load_model
+from magicpig_cli.models.machine import cpu_name
 from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.sources import resolve
 from magicpig_cli.store.index_folder import INDEXES
@@ -175,6 +176,9 @@ class Engine:
         )
         report(LoadProgress("loading", 0, None))
         loaded = load_model(source.folder, device, settings.dtype, source.id)
+        if device.type == "cpu":
+            report(LoadProgress("compiling", 0, None))
+            compile_kernels(loaded.model)
         library = None
         if settings.cache:
             library = _open_library(source.folder, source.id, loaded, threads, report)
@@ -423,5 +427,4 @@ def _describe(device: torch.device, threads: int) -> DeviceInfo:
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
         return DeviceInfo(properties.name, "cuda", properties.total_memory, threads)
-    name = platform.processor() or platform.machine()
-    return DeviceInfo(name, "cpu", psutil.virtual_memory().total, threads)
+    return DeviceInfo(cpu_name(), "cpu", psutil.virtual_memory().total, threads)

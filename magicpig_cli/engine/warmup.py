@@ -1,0 +1,46 @@
+"""Compile what decoding needs before the first token, so that no step is seconds slower than the next.
+
+The first run after an installation compiles for most of a minute; later ones read the machine
+code from disk. Types decide what is compiled, not sizes, so one step on next to nothing will do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from magicpig_cli.attention.hook import LayerRule
+from magicpig_cli.engine.step import make_step
+from magicpig_cli.lsh.layer import LshLayer
+from magicpig_cli.lsh.params import LayerShape, LshParams
+
+
+class _Nothing:
+    """An attender of a session that has read nothing: every output is zero."""
+
+    n_tokens = 0
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `hook.Attender`."""
+        return torch.zeros_like(query), torch.zeros(query.shape[:2])
+
+
+@torch.inference_mode()
+def compile_kernels(model: Any) -> None:
+    """Run every kernel of a step on a CPU once, on keys of no meaning and with a token of no meaning."""
+    shape = LayerShape(n_q_heads=2, n_kv_heads=1, head_dim=8)
+    rows = np.zeros((1, 32, 2, 8), np.uint16)
+    layer = LshLayer(LshParams(n_bits=1, n_tables=2), shape)
+    layer.build(rows, 4, 16)
+    layer.insert(rows, 16, 28)  # of the same size, so that the blocks merge
+    layer.attend(np.zeros((2, 8), np.float32), rows, [(0, 4)], 1.0)
+    make_step(model, _Nothing())(0)  # type: ignore[arg-type]
+    head = model.get_output_embeddings()  # by itself, as it gives the prompt's logits
+    head(torch.zeros(1, head.weight.shape[1]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from pathlib import Path
 
 import psutil
 import torch
@@ -14,9 +15,21 @@ from magicpig_cli.engine.events import Memory
 
 def host_peak_bytes() -> int:
     """The most host memory that this process has held."""
+    # Linux carries ru_maxrss through fork and exec: a command started by a large program would report that
+    # program's peak. VmHWM belongs to the memory that exec made.
+    for line in _status_lines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
     # Linux counts in KiB, macOS in bytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status_lines() -> list[str]:
+    try:
+        return Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:  # no Linux, or /proc is not mounted
+        return []
 
 
 def measure_memory(device: torch.device, session: Session, weight_bytes: int) -> Memory:

@@ -17,6 +17,13 @@ _LOCK_FILES = {
     "go.sum", "flake.lock",
 }  # fmt: skip
 _PACKAGE_FOLDERS = {"node_modules", "__pycache__"}
+# More than any model reads: system folders such as /proc have no end worth waiting for.
+MOST_ENTRIES = 20_000
+_DEEPEST = 100
+
+
+class _TooManyError(Exception):
+    """The folder holds more entries than are worth listing."""
 
 
 def list_folder(folder: str) -> tuple[list[str], list[tuple[str, str]]]:
@@ -36,11 +43,17 @@ def list_folder(folder: str) -> tuple[list[str], list[tuple[str, str]]]:
     Raises
     ------
     UsageError
-        If the folder itself cannot be listed.
+        If the folder itself cannot be listed, or holds too much for a folder of documents.
     """
     files: list[str] = []
     skipped: list[tuple[str, str]] = []
-    _walk(folder, {_identity(os.stat(folder))}, files, skipped)
+    try:
+        _walk(folder, {_identity(os.stat(folder))}, files, skipped)
+    except _TooManyError:
+        raise UsageError(
+            f"the folder {folder} holds more than {MOST_ENTRIES:,} entries, far more than any model reads; "
+            "name a folder below it that holds only documents, or the files themselves"
+        ) from None
     return files, skipped
 
 
@@ -57,6 +70,8 @@ def _walk(folder: str, seen: set[tuple[int, int]], files: list[str], skipped: li
             raise UsageError(f"the folder {folder} cannot be listed: {cause}") from None
         skipped.append((folder, cause.lower()))
         return
+    if len(files) + len(skipped) + len(seen) + len(names) > MOST_ENTRIES:
+        raise _TooManyError
     for name in names:
         path = os.path.join(folder, name)
         reason = _reason_to_skip(name)
@@ -69,9 +84,15 @@ def _walk(folder: str, seen: set[tuple[int, int]], files: list[str], skipped: li
             skipped.append((path, "broken link" if os.path.islink(path) else (error.strerror or "").lower()))
             continue
         if stat.S_ISREG(status.st_mode):
-            files.append(path)
+            # What a system tells in files of no size (/proc) has no end either.
+            if status.st_size:
+                files.append(path)
+            else:
+                skipped.append((path, "empty"))
         elif not stat.S_ISDIR(status.st_mode):
             skipped.append((path, "not a regular file"))
+        elif path.count(os.sep) > _DEEPEST:
+            skipped.append((path, "nested too deeply"))
         elif _identity(status) in seen:
             skipped.append((path, "link to a folder that is read already"))
         else:

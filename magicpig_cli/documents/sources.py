@@ -23,9 +23,12 @@ from magicpig_cli.documents.folder import list_folder
 from magicpig_cli.documents.readers.base import UnreadableError
 from magicpig_cli.documents.readers.registry import reader_for
 from magicpig_cli.documents.selection import PartRequest, select
-from magicpig_cli.errors import UsageError
+from magicpig_cli.errors import DoesNotFit, UsageError
 
 STANDARD_INPUT = "standard input"
+# Far more than any model reads, and little enough to hold in memory.
+MOST_BYTES = 1_000_000_000
+_PIECE_BYTES = 1 << 20
 _URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -53,6 +56,8 @@ def read_sources(
     UsageError
         If a source is missing, unreadable, binary, empty or blank, if `-` is given twice, or if there is no
         such part.
+    DoesNotFit
+        If a source has no end, or one beyond `MOST_BYTES`.
     """
     if not sources:
         raise UsageError("there is nothing to read; name a file, a folder, or - for standard input")
@@ -142,9 +147,23 @@ def _read_stdin(stdin: BinaryIO | None) -> bytes:
     if stdin is None or stdin.closed:
         raise UsageError("standard input is closed, so - has nothing to read; pipe a text in")
     try:
-        return stdin.read()
+        return _bytes_of(stdin, STANDARD_INPUT)
     except OSError as error:
         raise UsageError(_unreadable(STANDARD_INPUT, error)) from None
+
+
+def _bytes_of(file: BinaryIO, name: str) -> bytes:
+    """All bytes of a file, unless they are more than anything reads."""
+    pieces, n_bytes = [], 0
+    while piece := file.read(_PIECE_BYTES):
+        pieces.append(piece)
+        n_bytes += len(piece)
+        if n_bytes > MOST_BYTES:
+            raise DoesNotFit(
+                f"{name} holds more than {MOST_BYTES // 10**6:,} MB, more than any model reads; "
+                "cut a part out of it first"
+            )
+    return b"".join(pieces)
 
 
 def _read_file(path: Path, name: str) -> tuple[bytes, tuple[str, ...]]:
@@ -152,7 +171,7 @@ def _read_file(path: Path, name: str) -> tuple[bytes, tuple[str, ...]]:
     try:
         with path.open("rb") as file:
             before = os.fstat(file.fileno())
-            data = file.read()
+            data = _bytes_of(file, name)
             after = os.fstat(file.fileno())
     except OSError as error:
         raise UsageError(_unreadable(name, error)) from None
@@ -197,13 +216,21 @@ def _says_something(text: str) -> bool:
 def _read_folder(source: str, name: str) -> list[Document]:
     paths, skipped = list_folder(source)
     documents: list[Document] = []
+    n_characters = 0
     for path in paths:
         file_name = printable_name(path)
         try:
             data, remarks = _read_file(Path(path), file_name)
             documents.append(_document(file_name, data, remarks))
-        except UsageError as refusal:
+        except (UsageError, DoesNotFit) as refusal:
             skipped.append((path, _short_reason(refusal.sentence, file_name)))
+            continue
+        n_characters += len(documents[-1].text)
+        if n_characters > MOST_BYTES:
+            raise DoesNotFit(
+                f"the files of the folder {name} hold more than {MOST_BYTES // 10**6:,} MB of text, more "
+                "than any model reads; name a folder below it, or the files themselves"
+            )
     listing = _listing(source, skipped)
     if not documents:
         raise UsageError(f"the folder {name} holds no text file{': ' + listing if listing else ''}")

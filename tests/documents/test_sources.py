@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from magicpig_cli.documents import read_sources
-from magicpig_cli.errors import UsageError
+from magicpig_cli.documents import read_sources, sources
+from magicpig_cli.documents.folder import list_folder
+from magicpig_cli.errors import DoesNotFit, UsageError
 
 needs_rights = pytest.mark.skipif(
     not hasattr(os, "getuid") or os.getuid() == 0, reason="this user may read everything"
@@ -66,6 +67,50 @@ def test_empty_sources_are_refused(tmp_path):
     (tmp_path / "empty.txt").touch()
     assert "empty.txt is empty" in refusal([str(tmp_path / "empty.txt")])
     assert "standard input is empty" in refusal(["-"], io.BytesIO(b""))
+
+
+class Endless(io.RawIOBase):
+    """`yes | magicpig ask -`."""
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        return b"y\n" * (size // 2)
+
+
+def test_what_has_no_end_is_refused_within_a_bound(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "MOST_BYTES", 3_000_000)
+    with pytest.raises(DoesNotFit, match="standard input holds more than 3 MB"):
+        read_sources(["-"], Endless())
+    (tmp_path / "long.txt").write_bytes(b"x\n" * 2_000_000)
+    with pytest.raises(DoesNotFit, match=r"long.txt holds more than 3 MB"):
+        read_sources([str(tmp_path / "long.txt")], None)
+    (tmp_path / "short.txt").write_text("short\n")
+    (document,) = read_sources([str(tmp_path)], None)
+    assert "long.txt (holds more than 3 MB)" in document.notices[0]
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_bytes(b"x\n" * 1_000_000)
+    with pytest.raises(DoesNotFit, match="hold more than 3 MB of text"):
+        read_sources([str(tmp_path)], None)
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="no /proc")
+def test_a_folder_of_the_system_is_refused_within_a_bound():
+    for path in ("/proc", "/proc/self"):
+        assert f"the folder {path} holds more than 20,000 entries" in refusal([path])
+
+
+def test_a_folder_that_nests_for_ever_ends(tmp_path):
+    deep = tmp_path
+    for _ in range(150):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (deep / "lost.txt").write_text("deep\n")
+    (tmp_path / "found.txt").write_text("shallow\n")
+    files, skipped = list_folder(str(tmp_path))
+    assert files == [str(tmp_path / "found.txt")]
+    assert [reason for _, reason in skipped] == ["nested too deeply"]
 
 
 def test_nothing_named_standard_input_twice_or_closed():

@@ -10,7 +10,7 @@ import torch
 from magicpig_cli.attention.base import AttentionMethod
 from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.models.machine import room
-from magicpig_cli.models.plan import PlanOptions, plan_memory, require_room
+from magicpig_cli.models.plan import PlanOptions, Room, plan_memory, require_room
 from magicpig_cli.models.shape import ModelShape
 
 if TYPE_CHECKING:
@@ -45,11 +45,21 @@ def require_reading(
     """
     if shape is None:
         return
+    options = plan_options(method, settings, device)
+    require_room(plan_memory(shape, capacity, options), options, available_room(device))
+
+
+def plan_options(method: AttentionMethod, settings: EngineSettings, device: torch.device) -> PlanOptions:
+    """What decides a plan, told from a method as it will run; see `require_reading`."""
     options = PlanOptions(device.type, settings.dtype, method.name, chunk_tokens=settings.chunk_tokens)
     if isinstance(method, Lsh):
         params = method.params
         options = replace(
             options, n_bits=params.n_bits, n_tables=params.n_tables, dense_layers=method.dense_layers
         )
-    available = room(device.index if device.type == "cuda" else None)
-    require_room(plan_memory(shape, capacity, options), options, available)
+    return options
+
+
+def available_room(device: torch.device) -> Room:
+    """Memory for a whole plan on this machine and the device that the model computes on."""
+    return room(device.index if device.type == "cuda" else None)

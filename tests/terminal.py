@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import codecs
+import copy
 import re
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pexpect
 import pyte
 
 _ZERO_WIDTH = re.compile("[\u200b-\u200d\ufe0f]")
+_OTHER_SCREEN = 1049
+
+
+class TwoScreens(pyte.HistoryScreen):
+    """pyte's screen with the other one that editors use, which pyte 0.8 does not know."""
+
+    def __init__(self, columns: int, rows: int) -> None:
+        self._first: tuple[Any, ...] | None = None
+        super().__init__(columns, rows, history=10_000, ratio=0.5)
+
+    @property
+    def on_other_screen(self) -> bool:
+        return self._first is not None
+
+    def set_mode(self, *modes: int, **options: Any) -> None:
+        super().set_mode(*modes, **options)
+        if _OTHER_SCREEN in modes and options.get("private") and self._first is None:
+            self._first = copy.deepcopy((dict(self.buffer), self.history, self.cursor))
+            self.erase_in_display(2)
+
+    def reset_mode(self, *modes: int, **options: Any) -> None:
+        super().reset_mode(*modes, **options)
+        if _OTHER_SCREEN in modes and options.get("private") and self._first is not None:
+            rows, self.history, self.cursor = self._first
+            self._first = None
+            self.buffer.clear()
+            self.buffer.update(rows)
+            self.cursor.y = min(self.cursor.y, self.lines - 1)
+            self.dirty.update(range(self.lines))
 
 
 class Terminal:
@@ -24,7 +55,7 @@ class Terminal:
     """
 
     def __init__(self, command: Sequence[str], columns: int, rows: int, env: dict[str, str]) -> None:
-        self.screen = pyte.HistoryScreen(columns, rows, history=10_000, ratio=0.5)
+        self.screen = TwoScreens(columns, rows)
         self._stream = pyte.Stream(self.screen)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.raw = b""
@@ -82,6 +113,10 @@ class Terminal:
         columns = self.screen.columns
         above = ("".join(line[x].data for x in range(columns)).rstrip() for line in self.screen.history.top)
         return "\n".join([*above, *self.lines])
+
+    @property
+    def on_other_screen(self) -> bool:
+        return self.screen.on_other_screen
 
     @property
     def cursor_hidden(self) -> bool:

@@ -13,7 +13,6 @@ import sys
 from typing import Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from magicpig_cli import __version__
 from magicpig_cli.cli import cache, exits, models
@@ -27,6 +26,7 @@ from magicpig_cli.cli.doctor import EXAMPLES as DOCTOR_EXAMPLES
 from magicpig_cli.cli.doctor import doctor
 from magicpig_cli.cli.evaluate import EXAMPLES as EVAL_EXAMPLES
 from magicpig_cli.cli.evaluate import evaluate
+from magicpig_cli.cli.help import Command, Group
 from magicpig_cli.cli.index import EXAMPLES as INDEX_EXAMPLES
 from magicpig_cli.cli.index import index
 from magicpig_cli.cli.outline import EXAMPLES as OUTLINE_EXAMPLES
@@ -38,10 +38,27 @@ _EPILOG = """\b
 Examples:
   magicpig ask book.txt "Who hides the letter?"
   cat report.md | magicpig ask - "List every deadline." > deadlines.txt
-`magicpig COMMAND --help` tells more about a command."""
+  magicpig chat book.txt
+  magicpig doctor --model llama-3.1-8b --ctx 96000
+`magicpig COMMAND --help` tells more about a command.
+\b
+Streams: the answer goes to standard output, everything else to standard error.
+\b
+Exit status: 0 answered, 1 failed on the way, 2 asked wrongly, 3 does not fit,
+130 interrupted, 141 the reader of standard output went away.
+\b
+Environment:
+  MAGICPIG_MODEL        the model, where --model names none
+  MAGICPIG_NO_CACHE     as --no-cache, where it is 1
+  MAGICPIG_CACHE        folder of models and indexes
+  MAGICPIG_CACHE_LIMIT  the most that indexes may take, such as 20GB
+  NO_COLOR              no colours on the terminal
+\b
+Shell completion, for bash, zsh and fish:
+  magicpig --install-completion"""
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Commands, with a helping hand for those who forget to say `ask`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -62,13 +79,13 @@ app = typer.Typer(
 )
 app.add_typer(models.app, name="models")
 app.command(cls=AskCommand, epilog=ASK_EXAMPLES)(ask)
-app.command(epilog=CHAT_EXAMPLES)(chat)
-app.command(epilog=INDEX_EXAMPLES)(index)
+app.command(cls=Command, epilog=CHAT_EXAMPLES)(chat)
+app.command(cls=Command, epilog=INDEX_EXAMPLES)(index)
 app.add_typer(cache.app, name="cache")
-app.command(epilog=BENCH_EXAMPLES)(bench)
-app.command("eval", epilog=EVAL_EXAMPLES)(evaluate)
-app.command(epilog=OUTLINE_EXAMPLES)(outline)
-app.command(epilog=DOCTOR_EXAMPLES)(doctor)
+app.command(cls=Command, epilog=BENCH_EXAMPLES)(bench)
+app.command("eval", cls=Command, epilog=EVAL_EXAMPLES)(evaluate)
+app.command(cls=Command, epilog=OUTLINE_EXAMPLES)(outline)
+app.command(cls=Command, epilog=DOCTOR_EXAMPLES)(doctor)
 
 
 def _show_version(wanted: bool) -> None:

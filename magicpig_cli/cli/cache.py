@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from magicpig_cli.cli import exits, options
+from magicpig_cli.cli.completion import kept_documents
+from magicpig_cli.cli.help import Command, Group
 from magicpig_cli.errors import MagicPigError, UsageError
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard
 from magicpig_cli.views.text import byte_size, count, harmless
@@ -19,9 +21,31 @@ from magicpig_cli.views.text import byte_size, count, harmless
 if TYPE_CHECKING:
     from magicpig_cli.store.index_folder import IndexFolder
 
+EXAMPLES = """\b
+Examples:
+  magicpig cache ls
+  magicpig cache rm book.txt
+  MAGICPIG_CACHE_LIMIT=20GB magicpig index book.txt"""
+_LS_EXAMPLES = """\b
+Examples:
+  magicpig cache ls
+  magicpig cache ls --json | jq 'map(.bytes) | add'"""
+_RM_EXAMPLES = """\b
+Examples:
+  magicpig cache rm book.txt
+  magicpig cache rm 3fa94c1e"""
+_CLEAR_EXAMPLES = """\b
+Examples:
+  magicpig cache clear"""
+_PATH_EXAMPLES = """\b
+Examples:
+  du -sh $(magicpig cache path)"""
+
 app = typer.Typer(
     name="cache",
+    cls=Group,
     help="What was read and is kept: list, remove, find on disk.",
+    epilog=EXAMPLES,
     rich_markup_mode=None,
 )
 
@@ -63,7 +87,7 @@ class Entry:
         return (len(name) >= 4 and self.key.startswith(name)) or name in names
 
 
-@app.command("ls")
+@app.command("ls", cls=Command, epilog=_LS_EXAMPLES)
 def list_indexes(context: typer.Context, as_json: options.JsonOption = False) -> int:
     """List what is kept, the last used first."""
     entries = _entries(_folder())
@@ -72,13 +96,15 @@ def list_indexes(context: typer.Context, as_json: options.JsonOption = False) ->
     return _print(context, _table(entries)) if entries else 0
 
 
-@app.command("rm")
+@app.command("rm", cls=Command, epilog=_RM_EXAMPLES)
 def remove(
     context: typer.Context,
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME...", help="A key of `cache ls`, its first letters, or a document's name."
+            metavar="NAME...",
+            help="A key of `cache ls`, its first letters, or a document's name.",
+            autocompletion=kept_documents,
         ),
     ],
     quiet: options.QuietOption = False,
@@ -95,7 +121,7 @@ def remove(
     return _removed(context, folder, chosen, quiet)
 
 
-@app.command("clear")
+@app.command("clear", cls=Command, epilog=_CLEAR_EXAMPLES)
 def clear(context: typer.Context, quiet: options.QuietOption = False) -> int:
     """Remove all indexes and interrupted readings; models stay."""
     folder = _folder()
@@ -103,10 +129,17 @@ def clear(context: typer.Context, quiet: options.QuietOption = False) -> int:
     return _removed(context, folder, _entries(folder), quiet)
 
 
-@app.command("path")
+@app.command("path", cls=Command, epilog=_PATH_EXAMPLES)
 def path(context: typer.Context) -> int:
     """Print the folder that indexes are kept in."""
     return _print(context, str(_folder().root))
+
+
+def kept_names() -> list[str]:
+    """What `rm` takes: short keys, and documents' names."""
+    entries = _entries(_folder())
+    documents = {document for entry in entries for document in entry.documents}
+    return [*(entry.key[:_KEY_LETTERS] for entry in entries), *sorted(documents)]
 
 
 def _folder() -> IndexFolder:

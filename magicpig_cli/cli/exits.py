@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
 import traceback
 from typing import Any, NoReturn
 
 import typer
 
-from magicpig_cli.cli.signals import Signals
+from magicpig_cli.cli.signals import Interrupted, Signals
 from magicpig_cli.errors import MagicPigError
 from magicpig_cli.views.base import Ending, Failure, View
 from magicpig_cli.views.streams import Messages, OutputError, ReaderGone, Streams
@@ -39,7 +40,8 @@ def ending_of(error: BaseException, signals: Signals | None = None) -> Ending:
     if signals is not None and signals.requested is not None:
         return Ending(signals.exit_status, interrupted=True)
     if isinstance(error, KeyboardInterrupt):
-        return Ending(130, interrupted=True)
+        number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+        return Ending(128 + number, interrupted=True)
     if isinstance(error, ReaderGone | BrokenPipeError):
         return Ending(READER_GONE, interrupted=True)
     if isinstance(error, MagicPigError):
@@ -79,7 +81,7 @@ def report(error: BaseException, streams: Streams, verbose: bool, as_json: bool)
         return error.exit_code
     ending = ending_of(error)
     if ending.failure is None:
-        return ending.status
+        return _print_json(ending, streams) if as_json and ending.status != READER_GONE else ending.status
     if verbose:
         print_traceback(error, Messages(streams.err))
     status = ending.status
@@ -96,6 +98,9 @@ def print_traceback(error: BaseException, messages: Messages) -> None:
 
 def leave(status: int) -> NoReturn:
     """End the process; what is still buffered for a reader who left is dropped in silence."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        # Everything is said: the interpreter's end is no place for a traceback.
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(status))
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

@@ -10,6 +10,8 @@ import typer
 
 from magicpig_cli.cli import exits, options
 from magicpig_cli.cli.chatter import set_up_libraries
+from magicpig_cli.cli.completion import model_names
+from magicpig_cli.cli.help import Command, Group
 from magicpig_cli.cli.signals import Signals
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
 from magicpig_cli.views.text import byte_size
@@ -17,22 +19,49 @@ from magicpig_cli.views.text import byte_size
 if TYPE_CHECKING:
     from magicpig_cli.models.sources import ModelSource
 
+EXAMPLES = """\b
+Examples:
+  magicpig models ls
+  magicpig models pull llama-3.2-1b
+  magicpig ask book.txt "Who hides the letter?" --model llama-3.2-1b --offline"""
+_LS_EXAMPLES = """\b
+Examples:
+  magicpig models ls
+  magicpig models ls --json | jq -r '.[] | select(.on_disk) | .name'"""
+_PULL_EXAMPLES = """\b
+Examples:
+  magicpig models pull smollm2-135m
+  magicpig models pull Qwen/Qwen3-4B-Instruct-2507
+\b
+Gated models need an account of huggingface.co and its consent: `hf auth login`, or HF_TOKEN.
+What has arrived when a download is interrupted is kept."""
+_PATH_EXAMPLES = """\b
+Examples:
+  magicpig models path smollm2-135m
+  ls -lh $(magicpig models path smollm2-135m)"""
+
 app = typer.Typer(
     name="models",
+    cls=Group,
     help="Models with a short name: list, fetch, find on disk.",
+    epilog=EXAMPLES,
     rich_markup_mode=None,
 )
 
 NameArgument = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="A name of `models ls`, a hub id, a folder or a .gguf file."),
+    typer.Argument(
+        metavar="NAME",
+        help="A name of `models ls`, a hub id, a folder or a .gguf file.",
+        autocompletion=model_names,
+    ),
 ]
 
 # A terminal line is redrawn at most this often.
 _REDRAW_S = 0.1
 
 
-@app.command("ls")
+@app.command("ls", cls=Command, epilog=_LS_EXAMPLES)
 def list_models(context: typer.Context, as_json: options.JsonOption = False) -> int:
     """List the models that have a short name, and whether they are on this disk."""
     set_up_libraries(verbose=False, offline=False)
@@ -41,7 +70,7 @@ def list_models(context: typer.Context, as_json: options.JsonOption = False) -> 
     return _print(context, text)
 
 
-@app.command("pull")
+@app.command("pull", cls=Command, epilog=_PULL_EXAMPLES)
 def pull(
     context: typer.Context,
     name: NameArgument,
@@ -52,7 +81,7 @@ def pull(
     return _located(context, name, offline=False, quiet=quiet, verbose=verbose)
 
 
-@app.command("path")
+@app.command("path", cls=Command, epilog=_PATH_EXAMPLES)
 def path(context: typer.Context, name: NameArgument, verbose: options.VerboseOption = False) -> int:
     """Print the folder of a model that is on this disk."""
     return _located(context, name, offline=True, quiet=False, verbose=verbose)

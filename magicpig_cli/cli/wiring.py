@@ -14,7 +14,7 @@ import typer
 
 from magicpig_cli.cli import exits, options
 from magicpig_cli.cli.chatter import set_up_libraries
-from magicpig_cli.cli.signals import Signals
+from magicpig_cli.cli.signals import Interrupted, Signals
 from magicpig_cli.engine.events import DocumentInfo, Event, Notice
 from magicpig_cli.views.base import View
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
@@ -75,7 +75,13 @@ def watched(
             if verbose and ending.failure:
                 view.clear()
                 exits.print_traceback(error, messages)
-        return exits.finish(view, ending, messages)
+        status = ending.status
+        try:
+            with signals.showing():
+                status = exits.finish(view, ending, messages)
+        except Interrupted:
+            status = status or signals.exit_status
+        return status
 
 
 def read_documents(

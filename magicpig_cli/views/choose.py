@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import os
+from typing import Literal
 
 from magicpig_cli.views.base import AnswerWatcher, ProgressWatcher, View
 from magicpig_cli.views.jsonview import JsonAnswer
+from magicpig_cli.views.markdown import RenderedAnswer, can_render
 from magicpig_cli.views.plain import AnswerAtEnd, ErrorsOnly, PhaseLines, StreamedAnswer
 from magicpig_cli.views.streams import Messages, Output
 
 
 def open_view(
-    output: Output, messages: Messages, quiet: bool, as_json: bool, instead: AnswerWatcher | None = None
+    output: Output,
+    messages: Messages,
+    quiet: bool,
+    as_json: bool,
+    instead: AnswerWatcher | None = None,
+    markdown: bool = False,
+    long_answers: Literal["other screen", "below"] = "other screen",
 ) -> View:
     """The view for these streams.
 
     Panels are drawn where standard error is a terminal that can move its cursor. Where the
     answer goes to the same terminal, it is part of the drawing and is written out at the end.
-    `instead` watches standard output in place of the answer's own watcher.
+    `instead` watches standard output in place of the answer's own watcher. `markdown` asks for an answer
+    that is rendered, where it goes to a terminal. `long_answers` says where an
+    answer is drawn while it grows: on the terminal's other screen, if it has one, or below what stands there.
     """
     draws = messages.stream.is_terminal and os.environ.get("TERM", "dumb") != "dumb" and not quiet
     shares_screen = draws and output.stream.same_terminal(messages.stream)
@@ -26,6 +36,8 @@ def open_view(
         answer = instead
     elif as_json:
         answer = JsonAnswer(output)
+    elif markdown and can_render(output):
+        answer = RenderedAnswer(output)
     elif shares_screen:
         answer = AnswerAtEnd(output)
     else:
@@ -35,8 +47,15 @@ def open_view(
         progress = ErrorsOnly(messages)
     elif draws:
         from magicpig_cli.views.live import Live  # rich is only imported where it draws
+        from magicpig_cli.views.wholescreen import WholeScreen, has_other_screen
 
-        progress = Live(messages, shows_answer=shares_screen, leaves_for=output.stream)
+        other = shares_screen and long_answers == "other screen" and has_other_screen()
+        progress = Live(
+            messages,
+            shows_answer=shares_screen,
+            leaves_for=output.stream,
+            answer_screen=WholeScreen(messages) if other else None,
+        )
     else:
         progress = PhaseLines(messages)
     return View(answer, progress)

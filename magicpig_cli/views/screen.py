@@ -2,7 +2,7 @@
 
 Not rich.live: a frame here is placed by absolute columns with wrapping off, so a glyph whose
 width terminals disagree about (emoji families) cannot shift a panel or break a row; a resize
-accounts for rows that the terminal wrapped anew; and only rows that changed are sent.
+accounts for rows that the terminal wrapped anew, if it is one that does; only rows that changed are sent.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from magicpig_cli.views.streams import Messages
+from magicpig_cli.views.streams import Messages, Stream
 
-_HIDE, _SHOW = "\x1b[?25l", "\x1b[?25h"
-_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
-_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"  # one frame at once, where the terminal can
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
+BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # one frame at once, where the terminal can
 
 _SGR = {"": "", "bold": "1", "dim": "2", "accent": "36", "good": "32", "title": "1"}
 _COLOURS = ("accent", "good")
@@ -71,27 +71,23 @@ class Screen:
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
-        self._colour = not os.environ.get("NO_COLOR")
+        self._colour = wants_colour()
+        self._wraps_anew = _wraps_anew()
         self._shown: list[str] = []
         self._cells: list[int] = []
         self._columns = 0
 
     def size(self) -> Size:
-        """Of the terminal now; 80 x 24 where it doesn't tell."""
-        try:
-            columns, rows = os.get_terminal_size(self._fd)
-        except OSError:
-            columns, rows = 0, 0
-        return Size(columns or 80, rows or 24)
+        return size_of(self._messages.stream)
 
     def draw(self, rows: list[Row]) -> None:
         """Show a frame in place of the last one; nothing while another job has the terminal."""
-        if self._in_background():
+        if self._messages.stream.in_background:
             return
         size = self.size()
         rows = rows[: max(1, size.rows - 1)]
         fresh = size.columns != self._columns
-        out = [_BEGIN, _HIDE, _NO_WRAP, self._to_top(size.columns)]
+        out = [BEGIN, HIDE, NO_WRAP, self._to_top(size.columns)]
         lines = [row.ansi(self._colour) for row in rows]
         for i, line in enumerate(lines):
             if i:
@@ -101,33 +97,53 @@ class Screen:
                 out.append(f"\x1b[K{line}")
         if fresh or len(self._shown) > len(lines):
             out.append("\x1b[J")
-        out += ["\r", _WRAP, _END]
+        out += ["\r", WRAP, END]
         self._messages.raw("".join(out))
         self._shown, self._cells, self._columns = lines, [row.cells for row in rows], size.columns
 
     def erase(self) -> None:
         """Take the frame away; the cursor stands where the frame began, visible."""
-        if not self._shown or self._in_background():
+        if not self._shown or self._messages.stream.in_background:
             return
-        self._messages.raw(self._to_top(self.size().columns) + "\x1b[J" + _WRAP + _SHOW)
+        self._messages.raw(self._to_top(self.size().columns) + "\x1b[J" + WRAP + SHOW)
         self._shown, self._cells = [], []
 
-    @property
-    def _fd(self) -> int:
-        return -1 if self._messages.stream.fd is None else self._messages.stream.fd
+    def forget(self) -> None:
+        """Others have written here: the next frame begins where the cursor stands."""
+        self._shown, self._cells = [], []
 
     def _to_top(self, columns: int) -> str:
         """From the last row of the shown frame to its first, in rows of the width that is now."""
-        wrapped = [max(1, math.ceil(cells / columns)) for cells in self._cells]
+        wrapped = [max(1, math.ceil(cells / columns)) if self._wraps_anew else 1 for cells in self._cells]
         # The cursor is at the start of the last row, which counts with its wrapped part only before it.
         up = sum(wrapped[:-1])
         return "\r" + (f"\x1b[{up}A" if up else "")
 
-    def _in_background(self) -> bool:
-        try:
-            return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:
-            return False  # not our controlling terminal: nobody else's job either
+
+def size_of(stream: Stream) -> Size:
+    """Of a terminal now; 80 x 24 where it doesn't tell."""
+    try:
+        columns, rows = os.get_terminal_size(-1 if stream.fd is None else stream.fd)
+    except OSError:
+        columns, rows = 0, 0
+    return Size(columns or 80, rows or 24)
+
+
+def wants_colour() -> bool:
+    """No with NO_COLOR (no-color.org)."""
+    return not os.environ.get("NO_COLOR")
+
+
+def _wraps_anew() -> bool:
+    """Whether the terminal breaks rows anew when it becomes narrower.
+
+    Most do. xterm, the Linux console and GNU screen cut rows off instead; tmux, wherever it runs, does not.
+    """
+    if os.environ.get("TMUX"):
+        return True
+    return "XTERM_VERSION" not in os.environ and not os.environ.get("TERM", "").startswith(
+        ("linux", "screen")
+    )
 
 
 def _styled(span: Span, colour: bool) -> str:

@@ -71,6 +71,14 @@ class Stream:
         mode = os.fstat(self.fd).st_mode
         return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 
+    @property
+    def in_background(self) -> bool:
+        """Another job has this terminal in hand."""
+        try:
+            return os.tcgetpgrp(-1 if self.fd is None else self.fd) != os.getpgrp()
+        except OSError:
+            return False  # not our controlling terminal: nobody else's job either
+
     def same_terminal(self, other: Stream) -> bool:
         """Both streams end on one screen."""
         if self.fd is None or other.fd is None or not (self.is_terminal and other.is_terminal):
@@ -114,10 +122,16 @@ class Output:
         OutputError
             If the disk is full or the device fails.
         """
+        self._write(harmless(text) if self.stream.is_terminal else text)
+
+    def styled(self, text: str) -> None:
+        """Write text that holds our own control sequences and no others; raises as `write` does."""
+        self._write(text)
+
+    def _write(self, text: str) -> None:
         if self.stream.fd is None:
             raise ReaderGone
-        shown = harmless(text) if self.stream.is_terminal else text
-        rest = memoryview(self.stream.encode(shown))
+        rest = memoryview(self.stream.encode(text))
         while rest:
             try:
                 rest = rest[self._some(self.stream.fd, rest) :]

@@ -81,6 +81,44 @@ def test_a_resize_leaves_no_stale_rows(to: tuple[int, int]) -> None:
     assert not terminal.cursor_hidden
 
 
+def test_what_stood_there_stands_again() -> None:
+    """Resized while it answers: nothing of the panels is left, on the screen or above it."""
+    story = STORY.replace("\n", " ") * 4
+    script = f"for i in $(seq 40); do echo before $i; done; {' '.join(PLAY)} '{story}' 0.02"
+    terminal = Terminal(["bash", "-c", script], 100, 30, ENV)
+    terminal.wait_for(lambda: terminal.on_other_screen and "behind the third" in terminal.text)
+    for columns, rows in ((60, 12), (140, 40), (45, 9), (100, 30)):
+        terminal.resize(columns, rows)
+        terminal.read(0.5)
+        assert "ms/token" in terminal.text
+        assert "before" not in terminal.text
+    assert terminal.finish() == 0
+    assert not terminal.on_other_screen
+    everything = terminal.everything
+    assert "before 40\nThe letter" in everything
+    assert not re.search("[╭│╰▁▂▃▄▅▆▇█]", everything)
+    assert squeezed(everything).count("behindthethird") == 4
+
+
+def test_a_short_answer_needs_no_other_screen() -> None:
+    terminal = played("It is green.", "0.01")
+    assert terminal.finish() == 0
+    assert b"\x1b[?1049h" not in terminal.raw
+    assert terminal.text.startswith("It is green.\n")
+
+
+def test_a_terminal_that_cuts_rows_off_keeps_what_stands_above() -> None:
+    """pyte does not break rows anew when it becomes narrower, as xterm does not."""
+    script = f"for i in $(seq 5); do echo before $i; done; {' '.join(PLAY)} 'It is green.' 0.2"
+    terminal = Terminal(["bash", "-c", script], 120, 30, ENV | {"XTERM_VERSION": "XTerm(390)"})
+    terminal.wait_for("tokens/s")
+    terminal.resize(45, 30)
+    terminal.read(0.5)
+    assert "before 1\nbefore 2\nbefore 3\nbefore 4\nbefore 5\n" in terminal.text
+    assert terminal.text.count("magicpig") == 1
+    terminal.process.terminate(force=True)
+
+
 def test_no_more_than_twelve_frames_a_second() -> None:
     terminal = played(STORY * 5, "0.01")
     begun = time.monotonic()
@@ -161,6 +199,27 @@ def test_stop_and_go_on() -> None:
     terminal.read(0.3)
     assert not terminal.cursor_hidden
     terminal.process.terminate(force=True)
+
+
+def test_a_stop_that_cannot_be_caught_draws_anew_afterwards() -> None:
+    terminal = played(STORY * 5, "0.03")
+    terminal.wait_for("╭─ CPU attention")
+    os.kill(terminal.process.pid, signal.SIGSTOP)
+    terminal.screen.erase_in_display(2)  # someone else writes meanwhile
+    os.kill(terminal.process.pid, signal.SIGCONT)
+    terminal.wait_for("╭─ CPU attention", 5)
+    assert "magicpig · book.txt" in terminal.text
+    terminal.process.terminate(force=True)
+
+
+def test_a_signal_that_comes_twice_at_once_is_one() -> None:
+    """`timeout` signals the process and then its whole group."""
+    script = f"timeout --signal=TERM 1.5 {' '.join(PLAY)} '{' '.join(['word'] * 200)}' 0.05; exit $?"
+    done = piped(script)
+    assert done.returncode == 124
+    assert done.stdout.startswith(b"word word word")
+    assert done.stdout.endswith(b"word\n")
+    assert b"interrupted after" in done.stderr
 
 
 def test_a_pipe_s_reader_has_the_screen_to_itself() -> None:

@@ -78,12 +78,12 @@ class View:
     def __init__(self, answer: AnswerWatcher, progress: ProgressWatcher) -> None:
         self.track = Track()
         self._answer = answer
-        self._progress = progress
+        self.progress = progress
 
     @property
     def terminal_fd(self) -> int | None:
         """The terminal that is drawn on; None where nothing is drawn."""
-        return self._progress.terminal_fd
+        return self.progress.terminal_fd
 
     def read(self, documents: Sequence[DocumentInfo], notices: Sequence[str], read_s: float) -> None:
         """The sources are read; their tokens are not counted yet."""
@@ -101,29 +101,29 @@ class View:
         """
         piece = self.track.fold(event)
         if piece:
-            self._progress.piece(piece)
+            self.progress.piece(piece)
             if self._answer.writes_at_once:
-                self._progress.before_answer()
+                self.progress.before_answer()
             self._answer.show(piece)
-        self._progress.show(event, self.track)
+        self.progress.show(event, self.track)
 
     def finish(self, ending: Ending) -> None:
         """End both streams; raises as `show` does, with the terminal restored."""
         piece = self.track.cut()
         if piece:
-            self._progress.piece(piece)
-        self._progress.clear()
+            self.progress.piece(piece)
+        self.progress.clear()
         if piece:
             self._answer.show(piece)
         self._answer.finish(self.track, ending)
-        self._progress.finish(self.track, ending)
+        self.progress.finish(self.track, ending)
 
     def clear(self) -> None:
         """Restore the terminal without another word."""
-        self._progress.clear()
+        self.progress.clear()
 
     def suspend(self) -> None:
-        self._progress.suspend()
+        self.progress.suspend()
 
     def resume(self) -> None:
-        self._progress.resume()
+        self.progress.resume()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
 
     from magicpig_cli.lsh.params import LayerShape
@@ -43,6 +44,23 @@ class StepStats:
         self.retrieve_ms = self.attend_ms = self.error_sum = 0.0
         self.keys_offered = self.keys_touched = self.error_count = 0
         self.rows_offered = self.rows_touched = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Keys that one or more query heads attended to in a step, with the weights they had in the output.
+
+    Attributes
+    ----------
+    tokens : numpy.ndarray
+        int64, (n,): each token once.
+    weights : numpy.ndarray
+        float32, (n_heads, n): softmax weight, over the inclusion probability where a key was sampled. Of
+        all that a head attended to, weights add up to 1.
+    """
+
+    tokens: np.ndarray
+    weights: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +127,21 @@ class LayerAttention(ABC):
             (n_q_heads, head_dim), same dtype and device as `query`.
         lse : torch.Tensor
             Natural log of the sum of exponentiated logits, (n_q_heads,), float32.
+        """
+
+    @abstractmethod
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        """The weights that the last call of `attend` gave, computed again: for whoever asks where it looked.
+
+        Parameters
+        ----------
+        query, lse : torch.Tensor
+            What that call got and gave; the store has not changed since.
+
+        Returns
+        -------
+        list of Weighed
+            Every query head is in one of them.
         """
 
     def mark(self) -> Any:

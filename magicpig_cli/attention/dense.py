@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
-from magicpig_cli.attention.exact import attend_exactly
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, Weighed
+from magicpig_cli.attention.exact import attend_exactly, weigh_exactly
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LshParams
 
@@ -48,6 +48,9 @@ class HostDense(LayerAttention):
         context.stats.attend_ms += (perf_counter() - started) * 1e3
         return torch.from_numpy(result.out), torch.from_numpy(result.lse)
 
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        return weigh_exactly(query, lse, self._context, 0, self._context.store.n_tokens)
+
 
 class DeviceDense(LayerAttention):
     """Keeps a copy of the layer's keys and values on the device."""
@@ -64,6 +67,9 @@ class DeviceDense(LayerAttention):
         self._follow_store()
         context, n = self._context, self._n_tokens
         return attend_exactly(query, self._keys[:, :n], self._values[:, :n], context.scale, context.softcap)
+
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        return weigh_exactly(query, lse, self._context, 0, self._n_tokens)
 
     def mark(self) -> Any:
         return self._n_tokens

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+
+from magicpig_cli.attention.base import LayerContext, Weighed
+from magicpig_cli.lsh.weights import key_weights
 
 
 def attend_exactly(
@@ -37,3 +41,27 @@ def attend_exactly(
     lse = torch.logsumexp(logits, dim=-1)
     output = torch.bmm(torch.exp(logits - lse[..., None]).to(values.dtype), values)
     return output.reshape(query.shape), lse.reshape(-1)
+
+
+def weigh_exactly(
+    query: torch.Tensor, lse: torch.Tensor, context: LayerContext, start: int, stop: int
+) -> list[Weighed]:
+    """The weights that the last step gave to tokens start to stop - 1, each of which it read with certainty.
+
+    Parameters
+    ----------
+    query : torch.Tensor
+        (n_q_heads, head_dim).
+    lse : torch.Tensor
+        (n_q_heads,).
+    context : LayerContext
+    start, stop : int
+    """
+    shape, tokens = context.shape, np.arange(start, stop)
+    keys = context.store.read(start, stop)[0]
+    rows = query.float().cpu().reshape(shape.n_kv_heads, -1, shape.head_dim).numpy()
+    sums = lse.float().cpu().reshape(shape.n_kv_heads, -1).numpy()
+    return [
+        Weighed(tokens, key_weights(row, key.float().numpy(), total, context.scale, context.softcap))
+        for row, key, total in zip(rows, keys, sums, strict=True)
+    ]

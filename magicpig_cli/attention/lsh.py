@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, Weighed
 from magicpig_cli.attention.dense import dense_layer
 from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
@@ -65,9 +65,8 @@ class SampledLayer(LayerAttention):
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         context, store, tables = self._context, self._context.store, self._tables
         self._follow_store()
-        exact = [(0, tables.start), (tables.stop, store.n_tokens)]
         host_query = self._transfer.to_host(query)
-        result = tables.attend(host_query, store.rows, exact, context.scale, context.softcap)
+        result = tables.attend(host_query, store.rows, self._exact(), context.scale, context.softcap)
         stats = context.stats
         stats.retrieve_ms += result.retrieve_ms
         stats.attend_ms += result.attend_ms
@@ -76,6 +75,16 @@ class SampledLayer(LayerAttention):
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
         return self._transfer.to_device(result.out, result.lse, query)
+
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        context, rows = self._context, self._context.store.rows
+        host_query, sums = query.float().cpu().numpy(), lse.float().cpu().numpy()
+        found = self._tables.weights(host_query, rows, self._exact(), sums, context.scale, context.softcap)
+        return [Weighed(tokens, weights) for tokens, weights in found]
+
+    def _exact(self) -> list[tuple[int, int]]:
+        """Ranges of tokens outside the tables."""
+        return [(0, self._tables.start), (self._tables.stop, self._context.store.n_tokens)]
 
     def mark(self) -> Any:
         return self._tables.mark()

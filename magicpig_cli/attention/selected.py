@@ -14,7 +14,7 @@ from time import perf_counter
 
 import torch
 
-from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, Weighed
 from magicpig_cli.attention.dense import dense_layer
 from magicpig_cli.lsh.params import LayerShape
 
@@ -101,6 +101,7 @@ class SelectingLayer(LayerAttention):
     def __init__(self, method: SelectingMethod, context: LayerContext) -> None:
         self.context = context
         self._n_sinks, self._n_recent = method.n_sinks, method.n_recent
+        self._read = Choice.of(torch.empty(context.shape.n_q_heads, 0, dtype=torch.int64))
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         """Nothing to build."""
@@ -139,9 +140,20 @@ class SelectingLayer(LayerAttention):
                 torch.cat([choice.tokens, chosen.tokens], dim=1),
                 torch.cat([choice.log_weights, chosen.log_weights], dim=1),
             )
+        self._read = choice
         output, lse = attend_chosen(rows, context, choice)
         stats.attend_ms += (perf_counter() - started) * 1e3
         return output.to(query.device, query.dtype), lse.to(query.device)
+
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        context = self.context
+        logits = chosen_logits(query.float().cpu(), context, self._read)
+        weights = torch.exp(logits - lse.cpu()[:, None])
+        read = torch.isfinite(self._read.log_weights)
+        return [
+            Weighed(tokens[kept].numpy(), weight[kept][None].numpy())
+            for tokens, weight, kept in zip(self._read.tokens, weights, read, strict=True)
+        ]
 
     def _rows(self, chosen: Choice, start: int, stop: int) -> int:
         """Keys that any head of their group reads."""
@@ -171,14 +183,24 @@ def attend_chosen(
     lse : torch.Tensor
         float32, (n_q_heads,): of logits plus log weights.
     """
-    keys, values = context.store.read(0, context.store.n_tokens)
-    shape = context.shape
-    kv_head = (torch.arange(shape.n_q_heads) // shape.group_size)[:, None]
-    logits = torch.einsum("hmd,hd->hm", keys[kv_head, choice.tokens].float(), query)
-    logits = capped(logits * context.scale, context.softcap) + choice.log_weights
+    values = context.store.read(0, context.store.n_tokens)[1]
+    logits = chosen_logits(query, context, choice)
     lse = torch.logsumexp(logits, dim=1)
     weights = torch.exp(logits - lse[:, None])
-    return torch.einsum("hm,hmd->hd", weights, values[kv_head, choice.tokens].float()), lse
+    chosen = values[_kv_heads(context.shape), choice.tokens].float()
+    return torch.einsum("hm,hmd->hd", weights, chosen), lse
+
+
+def chosen_logits(query: torch.Tensor, context: LayerContext, choice: Choice) -> torch.Tensor:
+    """Logits plus log weights of the chosen keys, float32, (n_q_heads, n_chosen); see `attend_chosen`."""
+    keys = context.store.read(0, context.store.n_tokens)[0]
+    logits = torch.einsum("hmd,hd->hm", keys[_kv_heads(context.shape), choice.tokens].float(), query)
+    return capped(logits * context.scale, context.softcap) + choice.log_weights
+
+
+def _kv_heads(shape: LayerShape) -> torch.Tensor:
+    """The KV head of each query head, (n_q_heads, 1)."""
+    return (torch.arange(shape.n_q_heads) // shape.group_size)[:, None]
 
 
 def logits_of(

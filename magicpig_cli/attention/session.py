@@ -8,15 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats, Weighed
 from magicpig_cli.attention.hook import LayerRule
 from magicpig_cli.attention.window import SlidingWindow
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.store.kv import LayerStore, WindowStore
+
+
+class Watcher(Protocol):
+    """Whoever wants to know where the layers look while decoding (`Session.watcher`)."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether to compute the weights of this layer."""
+
+    def attended(self, layer: int, weighed: list[Weighed]) -> None:
+        """What all query heads of a layer attended to in the step that is being computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +63,7 @@ class Session:
         self._windows: list[int | None] = [None] * n_layers
         self._observed: list[torch.Tensor | None] = [None] * n_layers
         self.token_ids: list[int] = []
+        self.watcher: Watcher | None = None
         self.table_build_s = 0.0
 
     def open_layer(
@@ -130,7 +141,23 @@ class Session:
             raise IndexError(f"layer {layer} was not prefilled")
         store.write(self.n_tokens, key, value)
         output, lse = attention.attend(query[:, 0])
+        if self.watcher is not None and self.watcher.wants(layer):
+            self.watcher.attended(layer, attention.weights(query[:, 0], lse))
         return output[:, None], lse[:, None]
+
+    def look_again(self) -> None:
+        """Show the watcher where the prompt's last token looks, whose attention was part of prefill.
+
+        It is this token that the answer's first token comes from. Attended by the session's method, as every
+        later step is.
+        """
+        if self.watcher is None:
+            return
+        for layer, attention in enumerate(self.attentions):
+            if attention is not None and self.watcher.wants(layer):
+                query = self.observed(layer)[:, -1].contiguous()
+                _, lse = attention.attend(query)
+                self.watcher.attended(layer, attention.weights(query, lse))
 
     def beside(self, method: AttentionMethod) -> Session:
         """Another method over the same stores, as if it had been prefilled: for comparisons.

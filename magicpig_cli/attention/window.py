@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from magicpig_cli.attention.base import LayerAttention, LayerContext
-from magicpig_cli.attention.exact import attend_exactly
+from magicpig_cli.attention.base import LayerAttention, LayerContext, Weighed
+from magicpig_cli.attention.exact import attend_exactly, weigh_exactly
 
 
 class SlidingWindow(LayerAttention):
@@ -19,7 +19,12 @@ class SlidingWindow(LayerAttention):
         """Nothing to build."""
 
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        store = self._context.store
-        first = max(store.first_token, store.n_tokens - self._window)
-        keys, values = store.read(first, store.n_tokens)
+        keys, values = self._context.store.read(self._first(), self._context.store.n_tokens)
         return attend_exactly(query, keys, values, self._context.scale, self._context.softcap)
+
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        return weigh_exactly(query, lse, self._context, self._first(), self._context.store.n_tokens)
+
+    def _first(self) -> int:
+        store = self._context.store
+        return max(store.first_token, store.n_tokens - self._window)

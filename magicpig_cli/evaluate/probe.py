@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats
+from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats, Weighed
 from magicpig_cli.attention.dense import dense_layer
 
 
@@ -70,6 +70,9 @@ class ProbeLayer(LayerAttention):
         self._exact.prefilled(last_queries)
         for attention in self._contenders.values():
             attention.prefilled(last_queries)
+
+    def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
+        return self._exact.weights(query, lse)
 
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         output, lse = (part.clone() for part in self._exact.attend(query))

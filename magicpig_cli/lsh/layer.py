@@ -21,6 +21,7 @@ from magicpig_cli.lsh.jit import KERNEL_LOCK
 from magicpig_cli.lsh.params import LayerShape, LshParams
 from magicpig_cli.lsh.tables import BLOCK_KEYS, TableBlock, append_block, empty_block, sort_by_code
 from magicpig_cli.lsh.tile import GROUP_HEADS
+from magicpig_cli.lsh.weights import key_weights, log_inclusion, widened
 
 # Tasks that a step is cut into, at least: enough for many cores to share evenly, few enough that their
 # partial sums and bitmaps cost nothing. Fixed, not taken from the threads, so that sums come out the same.
@@ -214,6 +215,53 @@ class LshLayer:
         """The tokens that a step with these queries samples, ascending, an array per group of heads."""
         with KERNEL_LOCK:
             self._retrieve(query)
+        return self._marked()
+
+    def weights(
+        self,
+        query: np.ndarray,
+        rows: np.ndarray,
+        exact: Sequence[tuple[int, int]],
+        lse: np.ndarray,
+        scale: float,
+        softcap: float = 0.0,
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The weights of the keys that the last step read, computed again.
+
+        Parameters
+        ----------
+        query, rows, exact, scale, softcap
+            As the last call of `attend` got them.
+        lse : numpy.ndarray
+            As it gave it, float32, (n_q_heads,).
+
+        Returns
+        -------
+        list of (tokens, weights)
+            Per group of query heads, in order: int64, (n,) and float32, (n_heads, n).
+        """
+        certain = [np.arange(start, stop) for start, stop in exact]
+        samples = self._marked() if self._blocks else [np.empty(0, np.int64)] * self.n_groups
+        per_kv_head = self.n_groups // self.shape.n_kv_heads
+        result = []
+        for group, sample in enumerate(samples):
+            heads = slice(
+                self.shape.n_q_heads * group // self.n_groups,
+                self.shape.n_q_heads * (group + 1) // self.n_groups,
+            )
+            kv_head = group // per_kv_head
+            tokens = np.concatenate([*certain, sample])
+            keys = widened(rows[kv_head, tokens, 0])
+            log_u = np.zeros(len(tokens))
+            n_certain = len(tokens) - len(sample)
+            log_u[n_certain:] = log_inclusion(
+                query[heads], keys[n_certain:], self.mean[kv_head], self.params.n_bits, self.params.n_tables
+            )
+            result.append((tokens, key_weights(query[heads], keys, lse[heads], scale, softcap, log_u)))
+        return result
+
+    def _marked(self) -> list[np.ndarray]:
+        """The tokens that the bitmaps of the last retrieval mark, ascending, an array per group of heads."""
         once = np.zeros((self.n_groups, self._bits.shape[2]), np.uint64)
         twice = np.zeros_like(once)
         for split in range(self._n_splits):

@@ -154,6 +154,28 @@ def test_dense_layers_are_exact(name: str) -> None:
     assert layer.context.stats.keys_offered == 0
 
 
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_are_those_that_made_the_output(name: str, shape: LayerShape, softcap: float) -> None:
+    """Asked again after a step, generated tokens among the keys: they add up to 1 and give its output."""
+    bits = {"n_bits": 6, "n_tables": 60} if name.startswith("lsh") else {}
+    layer = Layer(of(name, 0.2 if name in BUDGETED else None, **bits), 300, shape, softcap)
+    for _ in range(3):
+        query, output, lse = layer.step()
+        weighed = layer.attention.weights(query, lse)
+        values = layer.context.store.read(0, layer.context.store.n_tokens)[1].float()
+        head = 0
+        for part in weighed:
+            assert len(set(part.tokens.tolist())) == len(part.tokens)
+            for weights in torch.from_numpy(part.weights):
+                assert float(weights.sum()) == pytest.approx(1.0, abs=1e-3)
+                got = weights @ values[head // shape.group_size][part.tokens]
+                torch.testing.assert_close(got, output[head], rtol=2e-3, atol=1e-3)
+                head += 1
+        assert head == shape.n_q_heads
+
+
 @pytest.mark.parametrize("budget", [0.01, 0.1, 0.4])
 @pytest.mark.parametrize("name", FIXED)
 def test_the_budget_is_what_is_touched(name: str, budget: float) -> None:

@@ -80,9 +80,8 @@ class DeviceDense(LayerAttention):
     def _follow_store(self) -> None:
         """Copy what the store has gained since the last call."""
         store = self._context.store
-        keys, values = store.read(self._n_tokens, store.n_tokens)
         if store.n_tokens > self._keys.shape[-2] or self._n_tokens == 0:
-            shape = (keys.shape[0], store.capacity, keys.shape[2])
+            shape = (self._context.shape.n_kv_heads, store.capacity, self._context.shape.head_dim)
             grown_keys = torch.empty(shape, dtype=torch.bfloat16, device=self._context.device)
             grown_values = torch.empty_like(grown_keys)
             if self._n_tokens:
@@ -90,6 +89,5 @@ class DeviceDense(LayerAttention):
                 grown_values[:, : self._n_tokens] = self._values[:, : self._n_tokens]
             self._keys, self._values = grown_keys, grown_values
         new = slice(self._n_tokens, store.n_tokens)
-        self._keys[:, new].copy_(keys, non_blocking=True)
-        self._values[:, new].copy_(values, non_blocking=True)
+        store.send(self._n_tokens, self._keys[:, new], self._values[:, new])
         self._n_tokens = store.n_tokens

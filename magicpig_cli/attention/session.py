@@ -17,6 +17,7 @@ from magicpig_cli.attention.hook import LayerRule
 from magicpig_cli.attention.window import SlidingWindow
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.store.kv import LayerStore, WindowStore
+from magicpig_cli.store.memory import RowMemory
 
 
 class Watcher(Protocol):
@@ -62,6 +63,7 @@ class Session:
         self._contexts: list[LayerContext | None] = [None] * n_layers
         self._windows: list[int | None] = [None] * n_layers
         self._observed: list[torch.Tensor | None] = [None] * n_layers
+        self._memory = RowMemory(device)
         self.token_ids: list[int] = []
         self.watcher: Watcher | None = None
         self.table_build_s = 0.0
@@ -113,10 +115,14 @@ class Session:
         return self.method.layer(context) if window is None else SlidingWindow(context, window)
 
     def _empty_store(self, shape: LayerShape, rule: LayerRule) -> LayerStore:
-        pinned = self.device.type == "cuda"
         if rule.window is None:
-            return LayerStore(shape.n_kv_heads, shape.head_dim, self.capacity, pinned)
-        return WindowStore(shape.n_kv_heads, shape.head_dim, rule.window, pinned)
+            return LayerStore(shape.n_kv_heads, shape.head_dim, self.capacity, self._memory)
+        return WindowStore(shape.n_kv_heads, shape.head_dim, rule.window, self._memory)
+
+    @property
+    def unlocked(self) -> str | None:
+        """What to tell people if rows for a GPU could not be page-locked."""
+        return self._memory.refusal
 
     def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
         """The layer's store holds the whole prompt: let its attention build what it needs."""

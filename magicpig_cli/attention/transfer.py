@@ -76,6 +76,7 @@ class Staged:
         self._wide_query = torch.empty(size, device=device)
         self._device_out = torch.empty(size, device=device)
         self._device_lse = torch.empty(size[0], device=device)
+        self._device = device
         self._arrived = torch.cuda.Event() if pinned else None
 
     def to_host(self, query: torch.Tensor) -> np.ndarray:
@@ -84,7 +85,8 @@ class Staged:
         self._wide_query.copy_(query)
         self._query.copy_(self._wide_query, non_blocking=True)
         if self._arrived is not None:
-            self._arrived.record()
+            # In the stream of this device, which need not be the current one.
+            self._arrived.record(torch.cuda.current_stream(self._device))
             self._arrived.synchronize()
         return self._query.numpy()
 

@@ -17,7 +17,7 @@ import torch
 
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.lsh.reference import float_to_bf16
-from magicpig_cli.store.memory import allocate_rows
+from magicpig_cli.store.memory import RowMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def generate_keys(shape: LayerShape, n_keys: int, n_steps: int, seed: int) -> Ke
     dim = shape.head_dim
     key_spectrum = _spectrum(dim, aim.participation * dim)
     query_spectrum = _aligned_spectrum(key_spectrum, aim.cosine_std)
-    rows = allocate_rows((shape.n_kv_heads, n_keys, 2, dim)).view(torch.uint16).numpy()
+    rows = RowMemory().allocate((shape.n_kv_heads, n_keys, 2, dim)).view(torch.uint16).numpy()
     queries = np.empty((n_steps, shape.n_q_heads, dim), np.float32)
     for head in range(shape.n_kv_heads):
         basis = np.linalg.qr(random.normal(size=(dim, dim)))[0].astype(np.float32)

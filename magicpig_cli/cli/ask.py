@@ -57,6 +57,8 @@ def ask(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
@@ -89,7 +91,19 @@ def ask(
     standard output as it is generated; progress goes to standard error.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache, budget
+        model,
+        device,
+        dtype,
+        attention,
+        bits,
+        tables,
+        dense_layers,
+        threads,
+        offline,
+        not no_cache,
+        budget,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if show_text and as_json:

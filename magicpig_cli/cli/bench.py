@@ -39,6 +39,8 @@ def bench(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
     dense_layers: options.DenseLayersOption = None,
@@ -60,7 +62,17 @@ def bench(
     if not 1 <= rounds <= 1000:
         raise UsageError(f"--rounds is {rounds}, but must be from 1 to 1000")
     engine_options = options.EngineOptions(
-        model, device, dtype, "lsh", bits, tables, dense_layers, threads, offline
+        model,
+        device,
+        dtype,
+        "lsh",
+        bits,
+        tables,
+        dense_layers,
+        threads,
+        offline,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     with wiring.own_streams(context, verbose, offline) as standard:
         messages, output = Messages(standard.streams.err), Output(standard.streams.out)

@@ -48,6 +48,8 @@ def chat(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
@@ -72,7 +74,18 @@ def chat(
     /help tells the commands.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline, not no_cache
+        model,
+        device,
+        dtype,
+        attention,
+        bits,
+        tables,
+        dense_layers,
+        threads,
+        offline,
+        not no_cache,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if answer_options.system is not None:

@@ -39,6 +39,8 @@ def doctor(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
@@ -53,7 +55,17 @@ def doctor(
     `magicpig models ls` need not be on this disk. A plan that does not fit says what would.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, attention, bits, tables, dense_layers, threads, offline=True
+        model,
+        device,
+        dtype,
+        attention,
+        bits,
+        tables,
+        dense_layers,
+        threads,
+        offline=True,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     if ctx is not None and not 1 <= ctx <= _LONGEST_CTX:
         raise UsageError(f"--ctx is {ctx:,}, but must be between 1 and {_LONGEST_CTX:,}")
@@ -80,12 +92,13 @@ def survey(engine_options: options.EngineOptions, ctx: int | None) -> dict[str, 
     from magicpig_cli.models import machine
     from magicpig_cli.models.cachedir import cache_root
     from magicpig_cli.models.plan import PlanOptions, Room, advice, longest_ctx, plan_memory
+    from magicpig_cli.models.rotation import stretched
     from magicpig_cli.models.survey import find_shape
 
     devices = machine.devices()
     chosen = _chosen(engine_options.device, devices)
     kind = "cpu" if chosen is None else "cuda"
-    shape = find_shape(engine_options.model, kind)
+    shape = stretched(find_shape(engine_options.model, kind), options.rope_factor(engine_options.rope))
     memory = machine.host_memory()
     room = Room(memory.free_bytes + machine.resident_bytes(), None if chosen is None else chosen.free_bytes)
     wishes = PlanOptions(
@@ -95,6 +108,7 @@ def survey(engine_options: options.EngineOptions, ctx: int | None) -> dict[str, 
         engine_options.bits,
         engine_options.tables,
         options.layer_numbers(engine_options.dense_layers),
+        quantization=engine_options.quantize,
     )
     longest = longest_ctx(shape, wishes, room)
     plan = plan_memory(shape, ctx or longest or shape.context_tokens, wishes)
@@ -103,7 +117,11 @@ def survey(engine_options: options.EngineOptions, ctx: int | None) -> dict[str, 
         "machine": _machine(memory, devices, engine_options.threads or available_cores()),
         "versions": machine.versions(),
         "cache": {"path": str(cache), "bytes": machine.folder_bytes(cache)},
-        "plan": _plan(plan, room, longest, advice(plan, wishes, room)),
+        "plan": {
+            "quantization": engine_options.quantize,
+            "rope": engine_options.rope,
+            **_plan(plan, room, longest, advice(plan, wishes, room)),
+        },
     }
 
 

@@ -71,6 +71,8 @@ def evaluate(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     dense_layers: options.DenseLayersOption = None,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = None,
@@ -98,7 +100,17 @@ def evaluate(
     if plot is not None:
         _check_plot(plot, wanted)
     engine_options = options.EngineOptions(
-        model, device, dtype, "lsh", None, None, dense_layers, threads, offline
+        model,
+        device,
+        dtype,
+        "lsh",
+        None,
+        None,
+        dense_layers,
+        threads,
+        offline,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     with wiring.own_streams(context, verbose, offline) as standard:
         from magicpig_cli.evaluate.run import EvalOptions

@@ -33,6 +33,8 @@ def index(
     model: options.ModelOption = "auto",
     device: options.DeviceOption = "auto",
     dtype: options.DtypeOption = "auto",
+    quantize: options.QuantizeOption = "none",
+    rope: options.RopeOption = None,
     system: options.SystemOption = None,
     section: options.SectionOption = None,
     pages: options.PagesOption = None,
@@ -49,7 +51,18 @@ def index(
     the file is called. Prints the folder of the index.
     """
     engine_options = options.EngineOptions(
-        model, device, dtype, "lsh", None, None, None, threads, offline, cache=True
+        model,
+        device,
+        dtype,
+        "lsh",
+        None,
+        None,
+        None,
+        threads,
+        offline,
+        cache=True,
+        quantize=quantize,
+        rope=rope,
     ).checked()
     instruction = None if system is None else options.plain_text("--system", system)
     part = options.part_request(section, pages, lines)

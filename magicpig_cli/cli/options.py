@@ -40,6 +40,8 @@ ATTENTION_METHODS = (
 # Those that are not told how much to read: registry.WITHOUT_BUDGET.
 WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
+# Models that stretch further than this are not published, and positions mean little there.
+_FARTHEST_STRETCH = 32
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
@@ -78,6 +80,20 @@ DeviceOption = Annotated[
 DtypeOption = Annotated[
     str,
     typer.Option("--dtype", metavar="DTYPE", help="auto, bfloat16, float16 or float32."),
+]
+QuantizeOption = Annotated[
+    str,
+    typer.Option(
+        "--quantize",
+        metavar="BITS",
+        help="Weights in fewer bits, made while they are loaded: none, int8 or int4.",
+    ),
+]
+RopeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rope", metavar="yarn:N", help="Stretch positions to N times the context that it was trained for."
+    ),
 ]
 ThreadsOption = Annotated[
     int | None,
@@ -189,6 +205,8 @@ class EngineOptions:
     offline: bool
     cache: bool = False
     budget: float | None = None
+    quantize: str = "none"
+    rope: str | None = None
 
     def checked(self) -> EngineOptions:
         """Itself, if every value is in its range.
@@ -202,6 +220,8 @@ class EngineOptions:
         if not _DEVICE.fullmatch(self.device):
             raise UsageError(f"--device is {self.device!r}, but must be auto, cpu, cuda or cuda:N")
         _one_of("--dtype", self.dtype, DTYPES)
+        check_bits(self.model, self.quantize)
+        rope_factor(self.rope)
         _one_of("--attention", self.attention, ATTENTION_METHODS)
         _between("--bits", self.bits, 1, 16)
         _between("--tables", self.tables, 2, 4096)
@@ -282,6 +302,8 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
         model=options.model,
         device=options.device,
         dtype=options.dtype,
+        quantize=options.quantize,
+        stretch=rope_factor(options.rope),
         attention=options.attention,
         n_bits=options.bits,
         n_tables=options.tables,
@@ -323,6 +345,38 @@ def layer_numbers(text: str | None) -> tuple[int, ...] | None:
     if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts):
         raise UsageError(f"--dense-layers is {text!r}, but must be layer numbers such as 0,16, or none")
     return tuple(sorted({int(part) for part in parts}))
+
+
+def rope_factor(text: str | None) -> float | None:
+    """`yarn:2` as 2.0, None as it is.
+
+    Raises
+    ------
+    UsageError
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"yarn:([0-9]{1,3}(?:\.[0-9]{1,6})?)", text.strip().lower())
+    if found is None or not 1 < float(found[1]) <= _FARTHEST_STRETCH:
+        raise UsageError(
+            f"--rope is {text!r}, but must be yarn:N such as yarn:2, with N above 1 and at most "
+            f"{_FARTHEST_STRETCH}"
+        )
+    return float(found[1])
+
+
+def check_bits(model: str, quantize: str) -> None:
+    """Refuse a `--quantize` that is unknown, cannot be had, or is asked of a .gguf file.
+
+    Raises
+    ------
+    UsageError
+    """
+    from magicpig_cli.models.bits import QUANTIZATIONS, check_quantization, refuse_gguf
+
+    _one_of("--quantize", quantize, QUANTIZATIONS)
+    refuse_gguf(model, quantize)
+    check_quantization(quantize)
 
 
 def plain_text(name: str, argument: str) -> str:

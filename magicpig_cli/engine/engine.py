@@ -43,10 +43,12 @@ from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.threads import available_cores, use_threads
 from magicpig_cli.engine.warmup import compile_kernels
+from magicpig_cli.models.bits import refuse_gguf
 from magicpig_cli.models.cachedir import writable_root
 from magicpig_cli.models.load import LoadedModel, choose_device, load_model
 from magicpig_cli.models.machine import cpu_name
 from magicpig_cli.models.profiles import dense_layers
+from magicpig_cli.models.rotation import stretch_notice
 from magicpig_cli.models.sources import resolve
 from magicpig_cli.store.index_folder import INDEXES
 from magicpig_cli.store.index_meta import ModelKey
@@ -63,6 +65,10 @@ class EngineSettings:
     model : str
         `auto`, an alias, a hub id, a folder or a .gguf file.
     device, dtype : str
+    quantize : str
+        none, int8 or int4: bits of the layers' matrices.
+    stretch : float or None
+        Stretch positions to this many times the trained context.
     attention : str
         A name of `attention.registry.METHODS`.
     n_bits, n_tables : int or None
@@ -86,6 +92,8 @@ class EngineSettings:
     model: str = "auto"
     device: str = "auto"
     dtype: str = "auto"
+    quantize: str = "none"
+    stretch: float | None = None
     attention: str = "lsh"
     n_bits: int | None = None
     n_tables: int | None = None
@@ -145,9 +153,11 @@ class Engine:
         self.device = device
         self.n_layers = len(decoder_layers(loaded.model))
         self.loaded = loaded
-        self._prompts = PromptBuilder(loaded.tokenizer, model_id, loaded.context_tokens)
+        stretchable = loaded.shape is not None and loaded.shape.rope == "default"
+        self._prompts = PromptBuilder(loaded.tokenizer, model_id, loaded.context_tokens, stretchable)
         self._reading: Reading | None = None
         self._library = library
+        self._told_unlocked = False
 
     @classmethod
     def load(cls, settings: EngineSettings, report: Report = lambda event: None) -> Engine:
@@ -165,6 +175,7 @@ class Engine:
         """
         started = perf_counter()
         device = choose_device(settings.device)
+        refuse_gguf(settings.model, settings.quantize)
         threads = settings.threads or available_cores()
         use_threads(threads)
         source = resolve(
@@ -175,10 +186,13 @@ class Engine:
             notice=lambda sentence: report(Notice(sentence)),
         )
         report(LoadProgress("loading", 0, None))
-        loaded = load_model(source.folder, device, settings.dtype, source.id)
-        if device.type == "cpu":
-            report(LoadProgress("compiling", 0, None))
-            compile_kernels(loaded.model)
+        loaded = load_model(
+            source.folder, device, settings.dtype, source.id, settings.quantize, settings.stretch
+        )
+        if settings.stretch is not None:
+            report(Notice(stretch_notice(source.id, loaded.context_tokens, settings.stretch)))
+        report(LoadProgress("compiling", 0, None))
+        compile_kernels(loaded.model)
         library = None
         if settings.cache:
             library = _open_library(source.folder, source.id, loaded, threads, report)
@@ -188,7 +202,7 @@ class Engine:
             architecture=loaded.architecture,
             parameters=loaded.n_parameters,
             dtype=loaded.weight_dtype,
-            quantization="none",
+            quantization=loaded.quantization,
             context_tokens=loaded.context_tokens,
             weight_bytes=loaded.weight_bytes,
         )
@@ -277,6 +291,9 @@ class Engine:
             kv_bytes=session.kv_bytes,
             table_bytes=session.table_bytes,
         )
+        if session.unlocked is not None and not self._told_unlocked:
+            self._told_unlocked = True
+            yield Notice(session.unlocked)
         yield measure_memory(self.device, session, self.loaded.weight_bytes)
         return logits
 
@@ -402,9 +419,8 @@ def _open_library(
     folder: Path, model_id: str, loaded: LoadedModel, threads: int, report: Report
 ) -> Library | None:
     """The library in the cache folder; None, with a notice, if there can be none."""
-    quantization = "none"
-    fingerprint = model_fingerprint(folder, loaded.model.config, loaded.weight_dtype, quantization)
-    key = ModelKey(fingerprint, model_id, loaded.weight_dtype, quantization)
+    fingerprint = model_fingerprint(folder, loaded.model.config, loaded.weight_dtype, loaded.quantization)
+    key = ModelKey(fingerprint, model_id, loaded.weight_dtype, loaded.quantization)
     try:
         return Library.open(writable_root(lambda text: report(Notice(text))) / INDEXES, key, threads)
     except OSError as error:

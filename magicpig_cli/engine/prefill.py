@@ -109,9 +109,7 @@ class LayerPrefill:
         if self._keys.shape != size:
             self._keys = torch.empty(size, dtype=query.dtype, device=query.device)
             self._values = torch.empty_like(self._keys)
-        known_keys, known_values = store.read(store.first_token, session.n_tokens)
-        self._keys[:, :n_known] = known_keys
-        self._values[:, :n_known] = known_values
+        store.send(store.first_token, self._keys[:, :n_known], self._values[:, :n_known])
         self._queries = query[:, :0]
         self._n_known = self._filled = n_known
         self._store = store

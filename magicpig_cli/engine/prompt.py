@@ -27,6 +27,8 @@ BRIDGE = "\n\nQuestion: "
 
 # Kept free for a question and an answer where a part of a document is said to fit.
 RESERVE_TOKENS = 256
+# Published models are stretched to at most so many times their trained context (Qwen2.5 and Qwen3).
+_FARTHEST_STRETCH = 4
 
 # Stand-ins while the template is rendered. Private-use characters, so no template knows them.
 _DOCUMENT_MARK = "\ue0d0document\ue0d1"
@@ -76,12 +78,15 @@ class PromptBuilder:
         Named in refusals.
     context_tokens : int
         The model's limit.
+    stretchable : bool
+        Whether `--rope` could move it.
     """
 
-    def __init__(self, tokenizer: Any, model_id: str, context_tokens: int) -> None:
+    def __init__(self, tokenizer: Any, model_id: str, context_tokens: int, stretchable: bool = False) -> None:
         self._tokenizer = tokenizer
         self._model_id = model_id
         self._context_tokens = context_tokens
+        self._stretchable = stretchable
         self._plain = PlainTextEncoder(tokenizer)
 
     def build(
@@ -239,8 +244,15 @@ class PromptBuilder:
         raise DoesNotFit(
             f"{subject} and the question make {prompt_tokens:,} tokens (documents {total:,}), but "
             f"{self._model_id} reads at most {self._context_tokens:,}; choose a model with a longer context "
-            f"(`magicpig models ls`), or {self._smaller(documents)}"
+            f"(`magicpig models ls`), {self._stretch(prompt_tokens)}or {self._smaller(documents)}"
         )
+
+    def _stretch(self, prompt_tokens: int) -> str:
+        """The option that lets the model read this far, if published models are stretched as far."""
+        factor = prompt_tokens // self._context_tokens + 1
+        if not self._stretchable or factor > _FARTHEST_STRETCH:
+            return ""
+        return f"stretch this one's positions with --rope yarn:{factor}, "
 
     def _smaller(self, documents: Sequence[Document]) -> str:
         """What of the documents would fit, and how to ask for it."""

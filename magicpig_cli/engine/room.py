@@ -51,7 +51,13 @@ def require_reading(
 
 def plan_options(method: AttentionMethod, settings: EngineSettings, device: torch.device) -> PlanOptions:
     """What decides a plan, told from a method as it will run; see `require_reading`."""
-    options = PlanOptions(device.type, settings.dtype, method.name, chunk_tokens=settings.chunk_tokens)
+    options = PlanOptions(
+        device.type,
+        settings.dtype,
+        method.name,
+        chunk_tokens=settings.chunk_tokens,
+        quantization=settings.quantize,
+    )
     if isinstance(method, Lsh):
         params = method.params
         options = replace(

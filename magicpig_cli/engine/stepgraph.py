@@ -20,6 +20,7 @@ from magicpig_cli.attention.session import Session
 from magicpig_cli.lsh.jit import KERNEL_LOCK
 from magicpig_cli.models.gemv import embed, finish_layer, project_logits, project_qkv
 from magicpig_cli.models.linear import PackedLinear, give_float32, stored_array
+from magicpig_cli.models.quantize import Int4Linear, Int8Linear
 
 
 def _no_window(attention: Any) -> int | None:
@@ -51,6 +52,7 @@ _PROJECTIONS = {"q_proj", "k_proj", "v_proj", "o_proj"}
 _MLP = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 _HEAD_NORMS = {"Qwen3": {"q_norm", "k_norm"}}
 _SILU = {"SiLU", "SiLUActivation"}
+_LINEAR = {PackedLinear, Int8Linear, Int4Linear}
 
 _NONE = np.empty(0, np.float32)
 
@@ -84,7 +86,7 @@ class StepGraph:
         """The graph of a model whose every computation is known, else None.
 
         Asked for are the very classes of `transformers.models.<family>` with exactly their
-        submodules, packed weights of one dtype, SiLU, rotation of whole heads, layers of one
+        submodules, packed weights of one format, SiLU, rotation of whole heads, layers of one
         shape, and no hook or replaced `forward` anywhere.
         """
         kind = type(model).__name__.removesuffix("ForCausalLM")
@@ -191,9 +193,9 @@ def _is_unpatched(module: Any) -> bool:
 
 
 def _fits_kernels(model: Any) -> bool:
-    """Packed float weights of one dtype, layers of one shape, heads that are rotated whole."""
+    """Packed weights of one format (the head may have its own), layers of one shape, heads rotated whole."""
     layers = model.model.layers
-    linears = [model.lm_head]
+    linears = []
     shapes = set()
     for index, layer in enumerate(layers):
         attention, mlp = layer.self_attn, layer.mlp
@@ -204,8 +206,10 @@ def _fits_kernels(model: Any) -> bool:
         if attention.layer_idx != index:
             return False
     return (
-        all(type(linear) is PackedLinear and linear.weight.device.type == "cpu" for linear in linears)
+        all(type(linear) in _LINEAR and linear.weight.device.type == "cpu" for linear in linears)
         and len({linear.weight.dtype for linear in linears}) == 1
+        and type(model.lm_head) is PackedLinear
+        and model.lm_head.weight.device.type == "cpu"
         and len(shapes) == 1
         and 2 * model.model.rotary_emb.inv_freq.numel() == layers[0].self_attn.head_dim
     )

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from magicpig_cli.attention.hook import LayerRule
+from magicpig_cli.engine.decode import StepFunction
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LayerShape, LshParams
@@ -29,18 +30,23 @@ class _Nothing:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `hook.Attender`."""
-        return torch.zeros_like(query), torch.zeros(query.shape[:2])
+        return torch.zeros_like(query), query.new_zeros(query.shape[:2], dtype=torch.float32)
+
+
+def step_without_attention(model: Any) -> StepFunction:
+    """A step whose attention gives zeros at once: all that a model does besides."""
+    return make_step(model, _Nothing())  # type: ignore[arg-type]
 
 
 @torch.inference_mode()
 def compile_kernels(model: Any) -> None:
-    """Run every kernel of a step on a CPU once, on keys of no meaning and with a token of no meaning."""
+    """Run every kernel of a step once, on keys of no meaning and with a token of no meaning."""
     shape = LayerShape(n_q_heads=2, n_kv_heads=1, head_dim=8)
     rows = np.zeros((1, 32, 2, 8), np.uint16)
     layer = LshLayer(LshParams(n_bits=1, n_tables=2), shape)
     layer.build(rows, 4, 16)
     layer.insert(rows, 16, 28)  # of the same size, so that the blocks merge
     layer.attend(np.zeros((2, 8), np.float32), rows, [(0, 4)], 1.0)
-    make_step(model, _Nothing())(0)  # type: ignore[arg-type]
+    step_without_attention(model)(0)
     head = model.get_output_embeddings()  # by itself, as it gives the prompt's logits
-    head(torch.zeros(1, head.weight.shape[1]))
+    head(torch.zeros(1, head.weight.shape[1], dtype=head.weight.dtype, device=head.weight.device))

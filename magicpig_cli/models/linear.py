@@ -26,7 +26,7 @@ _STORED_AS: dict[torch.dtype, type[np.generic]] = {
 
 
 class PackedLinear(nn.Module):
-    """A linear layer whose weight keeps its stored dtype while input and output are float32.
+    """A linear layer whose weight keeps its stored form while input and output are float32.
 
     Parameters
     ----------
@@ -49,16 +49,20 @@ class PackedLinear(nn.Module):
         x = x.float()
         rows = x.numel() // self.in_features
         if rows > MAX_ROWS:
-            wide = self.weight.float() if self._wide is None else self._wide
+            wide = self.widened() if self._wide is None else self._wide
             return nn.functional.linear(x, wide, self.bias)
         out = torch.empty((*x.shape[:-1], self.out_features), dtype=torch.float32)
         flat = x.detach().reshape(rows, self.in_features).contiguous().numpy()
         gemv(flat, self.stored_weight, self.stored_bias, out.view(rows, self.out_features).numpy())
         return out
 
+    def widened(self) -> torch.Tensor:
+        """The weight in float32, (n_out, n_in); the weight itself if it is so."""
+        return self.weight.detach().float()
+
     @property
     def stored_weight(self) -> np.ndarray:
-        """The weight's memory as numpy sees it, (n_out, n_in), in a format of `gemv.widen`."""
+        """The weight's memory as numpy sees it, (n_out, n_in), in a format of `gemv.dot`."""
         return stored_array(self.weight)
 
     @property
@@ -71,7 +75,7 @@ class PackedLinear(nn.Module):
 
 
 def stored_array(weight: torch.Tensor) -> np.ndarray:
-    """A CPU weight's memory as numpy sees it, same shape, in a format of `gemv.widen`."""
+    """A CPU weight's memory as numpy sees it, same shape, in a format of `gemv.dot`."""
     weight = weight.detach()
     if weight.dtype == torch.float32:
         return weight.numpy()
@@ -122,7 +126,7 @@ def upcast(layer: nn.Module) -> Iterator[None]:
     packed = [module for module in layer.modules() if isinstance(module, PackedLinear)]
     try:
         for module in packed:
-            module._wide = module.weight.detach().float()
+            module._wide = module.widened()
         yield
     finally:
         for module in packed:

@@ -1,4 +1,4 @@
-"""From a folder of safetensors to a model that computes: dtype, device, our attention, packed weights."""
+"""From a folder of safetensors to a model that computes: dtype or fewer bits, device, our attention."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import torch
 
 from magicpig_cli.attention.hook import ATTENTION_NAME, register_attention
 from magicpig_cli.errors import DamagedFile, UsageError
+from magicpig_cli.models.architectures import read_config
+from magicpig_cli.models.bits import check_quantization
 from magicpig_cli.models.linear import pack_linears
 from magicpig_cli.models.machine import room
 from magicpig_cli.models.plan import PlanOptions, require_weights
 from magicpig_cli.models.profiles import context_tokens
-from magicpig_cli.models.rotation import settle_rotation
+from magicpig_cli.models.quantize import check_quantizable, loading_options, n_weights, pack_quantized
+from magicpig_cli.models.rotation import settle_rotation, stretch_rotation, stretched
 from magicpig_cli.models.shape import ModelShape
 from magicpig_cli.models.survey import shape_of_model_folder
 
@@ -39,6 +42,8 @@ class LoadedModel:
         Every token that ends an answer.
     shape : ModelShape or None
         What memory plans are made from; None for a model that did not come from files.
+    quantization : str
+        Of the layers' matrices: a name of `bits.QUANTIZATIONS`.
     """
 
     model: Any
@@ -47,6 +52,7 @@ class LoadedModel:
     context_tokens: int
     stop_ids: frozenset[int]
     shape: ModelShape | None = None
+    quantization: str = "none"
 
     @property
     def architecture(self) -> str:
@@ -54,15 +60,18 @@ class LoadedModel:
 
     @property
     def n_parameters(self) -> int:
-        return sum(tensor.numel() for tensor in self._distinct_tensors())
+        # Each once: an output head may be the embedding itself.
+        numbers = {
+            parameter.data_ptr(): n_weights(module, parameter)
+            for module in self.model.modules()
+            for parameter in module.parameters(recurse=False)
+        }
+        return sum(numbers.values())
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.element_size() for tensor in self._distinct_tensors())
-
-    def _distinct_tensors(self) -> list[torch.Tensor]:
-        """Weights, each once: an output head may be the embedding itself."""
-        return list({tensor.data_ptr(): tensor for tensor in self.model.state_dict().values()}.values())
+        distinct = {tensor.data_ptr(): tensor for tensor in self.model.state_dict().values()}
+        return sum(tensor.numel() * tensor.element_size() for tensor in distinct.values())
 
 
 def choose_device(name: str) -> torch.device:
@@ -93,7 +102,12 @@ def choose_device(name: str) -> torch.device:
 
 
 def load_model(
-    folder: Path, device: torch.device, dtype: str = "auto", model_id: str | None = None
+    folder: Path,
+    device: torch.device,
+    dtype: str = "auto",
+    model_id: str | None = None,
+    quantization: str = "none",
+    stretch: float | None = None,
 ) -> LoadedModel:
     """Load a transformers folder.
 
@@ -106,11 +120,16 @@ def load_model(
         auto (bfloat16), bfloat16, float16 or float32: how weights are kept.
     model_id : str, optional
         What refusals call the model; its folder by default.
+    quantization : str
+        none, int8 or int4: bits of the layers' matrices, made while they are read.
+    stretch : float, optional
+        Stretch the positions by yarn to this many times the trained context, above 1.
 
     Raises
     ------
     UsageError
-        If the dtype is unknown, or the architecture not supported.
+        If the dtype is unknown, the architecture not supported, or the model cannot be quantised or
+        stretched as asked.
     DoesNotFit
         If its weights are larger than the memory; nothing was read then.
     DamagedFile
@@ -122,16 +141,30 @@ def load_model(
     name = "bfloat16" if dtype == "auto" else dtype
     if name not in _DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; use auto, {', '.join(_DTYPES)}")
-    shape = shape_of_model_folder(folder, model_id or str(folder))
+    check_quantization(quantization)
+    model_id = model_id or str(folder)
+    shape = stretched(shape_of_model_folder(folder, model_id), stretch)
+    config = read_config(folder)
+    if quantization != "none":
+        check_quantizable(config, model_id)
     on_gpu = device.type == "cuda"
-    require_weights(shape, PlanOptions(device.type, name), room(device.index if on_gpu else None))
+    wishes = PlanOptions(device.type, name, quantization=quantization)
+    require_weights(shape, wishes, room(device.index if on_gpu else None))
+    if stretch is not None:
+        stretch_rotation(config, stretch)
     common = {"local_files_only": True, "trust_remote_code": False}
     # Straight to the GPU, file by file, so that the host never holds them all.
     placed = {"device_map": {"": device}} if on_gpu else {}
+    placed |= loading_options(quantization, _DTYPES[name], device)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, **common)
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=_DTYPES[name], attn_implementation=ATTENTION_NAME, **placed, **common
+            folder,
+            config=config,
+            dtype=_DTYPES[name],
+            attn_implementation=ATTENTION_NAME,
+            **placed,
+            **common,
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if _is_out_of_memory(error):
@@ -141,6 +174,7 @@ def load_model(
     model.eval().requires_grad_(False)
     settle_rotation(model)
     if not on_gpu:
+        pack_quantized(model, model_id)
         pack_linears(model)
     return LoadedModel(
         model,
@@ -149,6 +183,7 @@ def load_model(
         context_tokens(model.config.get_text_config(decoder=True)),
         _stops(model, tokenizer),
         shape,
+        quantization,
     )
 
 

@@ -15,6 +15,15 @@ from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.shape import ModelShape, catalog_shapes
 
 _DTYPE_BYTES = {"auto": 2, "bfloat16": 2, "float16": 2, "float32": 4}
+# Bytes that a quantised weight takes with its share of the scales, on a CPU and on a GPU
+# (`quantize.Int8Linear` and `Int4Linear`; the library's layers with scales in 8 bits); of int8, a row
+# has one scale besides.
+_QUANTIZED_BYTES = {
+    ("int8", "cpu"): 1.0,
+    ("int8", "cuda"): 1.0,
+    ("int4", "cpu"): 0.5625,
+    ("int4", "cuda"): 0.516,
+}
 # Keys per block of tables: lsh.tables.BLOCK_KEYS, which cannot be imported without numba.
 _BLOCK_KEYS = 65_535
 # Exact tokens at both ends, never in a table (attention.lsh.Lsh).
@@ -35,8 +44,8 @@ _GAPS, _MOST_GAPS_BYTES = 0.35, 400_000_000
 
 # Lengths at which `longest_ctx` looks first.
 _LENGTHS = 256
-# Fewer tables than this are not advised.
-_FEWEST_TABLES = 30
+# Fewer tables than this are not advised, nor a context stretched further than published models are.
+_FEWEST_TABLES, _FARTHEST_STRETCH = 30, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,8 @@ class PlanOptions:
         None takes the model's profile.
     chunk_tokens : int
         Tokens that prefill computes at once.
+    quantization : str
+        Of the layers' matrices, as `--quantize` takes it.
     """
 
     device_kind: str = "cpu"
@@ -66,6 +77,7 @@ class PlanOptions:
     n_tables: int | None = None
     dense_layers: tuple[int, ...] | None = None
     chunk_tokens: int = 512
+    quantization: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +240,9 @@ def advice(plan: MemoryPlan, options: PlanOptions, room: Room) -> list[str]:
     if ctx > shape.context_tokens:
         reaching = [s for s in catalog_shapes() if s.context_tokens >= ctx]
         found += [f"use --model {s.id}, which reads {s.context_tokens:,} tokens" for s in reaching[:1]]
+        factor = -(-ctx // shape.context_tokens)
+        if shape.rope == "default" and factor <= _FARTHEST_STRETCH:
+            found.append(f"use --rope yarn:{factor}, which stretches the positions it was trained for")
     elif plan.fits(room):
         return []
     longest = longest_ctx(shape, options, room)
@@ -265,6 +280,11 @@ def _alternatives(plan: MemoryPlan, options: PlanOptions) -> list[tuple[str, Pla
     if options.attention == "lsh":
         without = replace(options, attention="dense", n_bits=None, n_tables=None, dense_layers=None)
         ways.append(("use --attention dense, which keeps no tables", without))
+    if options.quantization == "none" and plan.shape.linear_parameters:
+        ways += [
+            (f"use --quantize {name}, which rounds the weights", replace(options, quantization=name))
+            for name in ("int8", "int4")
+        ]
     if options.device_kind != "cpu":
         ways.append(("use --device cpu", replace(options, device_kind="cpu")))
     return ways
@@ -285,9 +305,14 @@ def _bits_and_tables(ctx: int, options: PlanOptions) -> tuple[int | None, int | 
 
 def _weights(shape: ModelShape, options: PlanOptions) -> int:
     number = _DTYPE_BYTES[options.dtype]
-    if options.device_kind != "cpu":
-        return shape.parameters * number
-    return (shape.parameters - shape.expert_parameters) * number + shape.expert_parameters * 4
+    on_cpu = options.device_kind == "cpu"
+    quantized = 0 if options.quantization == "none" else shape.linear_parameters
+    rest = shape.parameters - shape.expert_parameters - quantized
+    n_bytes = rest * number + shape.expert_parameters * (4 if on_cpu else number)
+    if quantized:
+        each = _QUANTIZED_BYTES[options.quantization, options.device_kind]
+        n_bytes += int(quantized * (each + (4 / shape.hidden if options.quantization == "int8" else 0)))
+    return n_bytes
 
 
 def _layer_tables(shape: ModelShape, ctx: int, bits: int, tables: int) -> int:

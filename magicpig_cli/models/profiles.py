@@ -31,14 +31,19 @@ def context_tokens(config: Any) -> int:
         Of the text model.
     """
     declared = int(config.max_position_embeddings)
-    rope = getattr(config, "rope_parameters", None) or {}
-    # Some architectures keep one set of parameters per kind of layer.
-    sets = [rope] if "rope_type" in rope else [part for part in rope.values() if isinstance(part, dict)]
     stretched = [
         int(part["original_max_position_embeddings"] * part["factor"])
-        for part in sets
+        for part in rope_sets(config).values()
         if part.get("rope_type") == "yarn"
         and part.get("original_max_position_embeddings")
         and part.get("factor")
     ]
     return max(declared, min(stretched)) if stretched else declared
+
+
+def rope_sets(config: Any) -> dict[str, dict[str, Any]]:
+    """The rotary parameters of a text config: of each kind of layer that has its own, or one set as "all"."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_type" in rope:
+        return {"all": rope}
+    return {kind: part for kind, part in rope.items() if isinstance(part, dict)}

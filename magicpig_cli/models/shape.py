@@ -16,7 +16,7 @@ from typing import Any
 from magicpig_cli.errors import DamagedFile
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.models.catalog import CATALOG, EMBEDDED, CatalogEntry
-from magicpig_cli.models.profiles import context_tokens
+from magicpig_cli.models.profiles import context_tokens, rope_sets
 
 # Of a model that is not here: what its tokenizer.json takes, as those of this size do.
 _TOKENIZER_BYTES = 10_000_000
@@ -43,8 +43,12 @@ class ModelShape:
         Numbers in tensors of experts, which a CPU keeps in float32.
     tokenizer_bytes : int
         Size of tokenizer.json.
+    linear_parameters : int
+        Numbers in the layers' plain matrices, which `--quantize` stores in fewer bits; 0 where it cannot.
     rotations : int
         Sets of rotary angles that prefill keeps per token.
+    rope : str or None
+        How rotary positions are scaled: "default" for not at all; None where there are none.
     """
 
     id: str
@@ -58,7 +62,9 @@ class ModelShape:
     layer_parameters: int
     expert_parameters: int
     tokenizer_bytes: int
+    linear_parameters: int
     rotations: int = 1
+    rope: str | None = "default"
 
     @property
     def n_layers(self) -> int:
@@ -66,7 +72,8 @@ class ModelShape:
 
 
 # Layers, query heads, KV heads, head_dim, hidden, intermediate, vocabulary, tied head, norms of q and k:
-# from the models' published config.json. tests/models/test_plan.py checks them against the parameter counts.
+# from the models' published config.json, as are those that scale their positions.
+# tests/models/test_plan.py checks the sizes against the parameter counts.
 _PUBLISHED: dict[str, tuple[int, int, int, int, int, int, int, bool, bool]] = {
     EMBEDDED: (30, 9, 3, 64, 576, 1536, 49_152, True, False),
     "llama-3.2-1b": (16, 32, 8, 64, 2048, 8192, 128_256, True, False),
@@ -74,6 +81,7 @@ _PUBLISHED: dict[str, tuple[int, int, int, int, int, int, int, bool, bool]] = {
     "qwen3-4b": (36, 32, 8, 128, 2560, 9728, 151_936, True, True),
     "llama-3.1-8b": (32, 32, 8, 128, 4096, 14_336, 128_256, False, False),
 }
+_PUBLISHED_ROPE = {"llama-3.2-1b": "llama3", "llama-3.2-3b": "llama3", "llama-3.1-8b": "llama3"}
 
 
 def shape_of_entry(entry: CatalogEntry) -> ModelShape:
@@ -94,6 +102,8 @@ def shape_of_entry(entry: CatalogEntry) -> ModelShape:
         layer_parameters=matrices,
         expert_parameters=0,
         tokenizer_bytes=_TOKENIZER_BYTES,
+        linear_parameters=n_layers * matrices,
+        rope=_PUBLISHED_ROPE.get(entry.name, "default"),
     )
 
 
@@ -138,7 +148,7 @@ def shape_of_config(
         if ".layers." in name and ".experts." not in name and len(tensors[name]) == 2:
             number = name.partition(".layers.")[2].partition(".")[0]
             layers[number] = layers.get(number, 0) + size
-    rope = getattr(text, "rope_parameters", None) or {}
+    sets = rope_sets(text)
     return ModelShape(
         id=model_id,
         context_tokens=context_tokens(text),
@@ -151,8 +161,16 @@ def shape_of_config(
         layer_parameters=max(layers.values(), default=0),
         expert_parameters=sum(size for name, size in sizes.items() if ".experts." in name),
         tokenizer_bytes=tokenizer_bytes,
-        rotations=max(1, sum(isinstance(part, dict) for part in rope.values())),
+        linear_parameters=sum(layers.values()),
+        rotations=max(1, len(sets)),
+        rope=_rope_scaling(text, sets),
     )
+
+
+def _rope_scaling(text: Any, sets: dict[str, dict[str, Any]]) -> str | None:
+    """See `ModelShape.rope`; of several sets the first that scales."""
+    kinds = [str(part.get("rope_type", "default")) for part in sets.values()]
+    return next((kind for kind in kinds if kind != "default"), "default") if kinds else None
 
 
 def layer_windows(text: Any) -> tuple[int | None, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def _of_gguf(path: Path) -> ModelShape:
     values: dict[str, Any] = dict(transformers_config(file, None)[0])
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     tensors = {tensor.name.replace("blk.", "model.layers.", 1): tensor.shape for tensor in file.tensors}
-    return shape_of_config(config, str(path), tensors, _BYTES_PER_TOKEN * config.vocab_size)
+    shape = shape_of_config(config, str(path), tensors, _BYTES_PER_TOKEN * config.vocab_size)
+    return replace(shape, linear_parameters=0)  # quantised already
 
 
 def _of_hub(hub_id: str) -> ModelShape:

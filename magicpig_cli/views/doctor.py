@@ -58,7 +58,9 @@ def _machine(report: dict[str, Any]) -> Table:
 
 def _title(plan: dict[str, Any]) -> str:
     method = f", K={plan['n_bits']} L={plan['n_tables']}" if plan["n_tables"] else ""
-    return f"{plan['model']}, {plan['ctx']:,} tokens of document and answer{method}"
+    bits = plan.get("quantization", "none")
+    weights = "" if bits == "none" else f", weights in {bits}"
+    return f"{plan['model']}, {plan['ctx']:,} tokens of document and answer{method}{weights}"
 
 
 def _plan(plan: dict[str, Any]) -> Table:

@@ -101,9 +101,9 @@ def loaded_line(event: Loaded) -> str:
     """What was loaded, where, and how long it took."""
     model, device = event.model, event.device
     where = f"{device.name}, {count(device.threads, 'thread')}" if device.kind == "cpu" else device.name
+    bits = model.dtype if model.quantization == "none" else f"{model.dtype}, layers in {model.quantization}"
     return (
-        f"loaded {model.id} ({model.dtype}, {byte_size(model.weight_bytes)}) on {where} "
-        f"in {duration(event.load_s)}"
+        f"loaded {model.id} ({bits}, {byte_size(model.weight_bytes)}) on {where} in {duration(event.load_s)}"
     )
 
 

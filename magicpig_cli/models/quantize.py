@@ -1,0 +1,216 @@
+"""Weights of linear layers in 8 or 4 bits, made by bitsandbytes while they are loaded.
+
+On a GPU the library's own layers compute. On a CPU they would widen a whole matrix for every token
+(and round activations, or ask for instructions that few CPUs have), so there only its numbers are
+taken: `models.gemv` reads them as they are, and prefill widens one layer at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from magicpig_cli.errors import MagicPigError, UsageError
+from magicpig_cli.models.bits import check_quantization
+from magicpig_cli.models.gemv import NF4_BLOCK, NF4_CODE
+from magicpig_cli.models.linear import PackedLinear
+
+# How an int4 weight is stored: 16 values that divide a normal distribution evenly (arXiv 2305.14314).
+_FOUR_BITS = "nf4"
+
+
+def check_quantizable(config: Any, model_id: str) -> None:
+    """Refuse to quantise weights that are quantised already.
+
+    Parameters
+    ----------
+    config : transformers config
+    model_id : str
+        What to call the model.
+
+    Raises
+    ------
+    UsageError
+    """
+    stored = getattr(config, "quantization_config", None)
+    if stored is not None:
+        values = stored if isinstance(stored, dict) else vars(stored)
+        kind = values.get("quant_method", "some method")
+        raise UsageError(
+            f"the weights of {model_id} are quantised already ({getattr(kind, 'value', kind)}); leave out "
+            "--quantize, or name the same model in bfloat16"
+        )
+
+
+def loading_options(quantization: str, dtype: torch.dtype, device: torch.device) -> dict[str, Any]:
+    """What `from_pretrained` takes to quantise each weight as soon as it is read; nothing for none.
+
+    Parameters
+    ----------
+    quantization : str
+        A name of `bits.QUANTIZATIONS`.
+    dtype : torch.dtype
+        Of everything else, and of activations on a GPU.
+    device : torch.device
+
+    Raises
+    ------
+    UsageError
+        If the library is missing.
+    MagicPigError
+        If it does not work with this device, which is tried before gigabytes are read.
+    """
+    check_quantization(quantization)
+    if quantization == "none":
+        return {}
+    from transformers import BitsAndBytesConfig
+
+    _try_library(quantization, device)
+    if quantization == "int8":
+        config = BitsAndBytesConfig(load_in_8bit=True)
+    else:
+        config = BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type=_FOUR_BITS,
+            bnb_4bit_compute_dtype=dtype,
+            # Scales in 8 bits save a third of a gigabyte on a card of 8 GB.
+            bnb_4bit_use_double_quant=device.type == "cuda",
+        )
+    return {"quantization_config": config, "device_map": {"": str(device)}}
+
+
+def _try_library(quantization: str, device: torch.device) -> None:
+    """Quantise a small matrix and multiply with it where the model will be."""
+    try:
+        import bitsandbytes
+
+        linear = (
+            bitsandbytes.nn.Linear8bitLt(64, 32, bias=False, has_fp16_weights=False)
+            if quantization == "int8"
+            else bitsandbytes.nn.Linear4bit(64, 32, bias=False, quant_type=_FOUR_BITS)
+        )
+        linear = linear.to(device).eval()
+        if device.type != "cpu":
+            linear(torch.ones(2, 64, dtype=torch.float16, device=device)).sum().item()
+    except (ImportError, OSError, RuntimeError, AttributeError, NotImplementedError, AssertionError) as error:
+        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        reason = said[0][:160] if said else type(error).__name__
+        raise MagicPigError(
+            f"bitsandbytes cannot quantise on {device} here ({reason}); update it with "
+            "pip install -U bitsandbytes, or leave out --quantize"
+        ) from error
+
+
+class Int8Linear(PackedLinear):
+    """A linear layer whose rows are 8-bit integers, each row followed by its scale.
+
+    Parameters
+    ----------
+    values : torch.Tensor
+        int8, (n_out, n_in).
+    row_absmax : torch.Tensor
+        float32, (n_out,): what 127 stands for.
+    bias : torch.Tensor or None
+    """
+
+    def __init__(self, values: torch.Tensor, row_absmax: torch.Tensor, bias: torch.Tensor | None) -> None:
+        scale = (row_absmax.float() / 127.0).reshape(-1, 1).contiguous()
+        rows = torch.cat([values, scale.view(torch.int8)], dim=1)
+        super().__init__(nn.Parameter(rows, requires_grad=False), bias)
+        self.in_features = values.shape[1]
+
+    def widened(self) -> torch.Tensor:
+        """See `PackedLinear.widened`."""
+        values, scale = self.weight[:, : self.in_features], self.weight[:, self.in_features :]
+        return values.float() * scale.contiguous().view(torch.float32)
+
+    @property
+    def stored_weight(self) -> np.ndarray:
+        """int8, (n_out, n_in + 4): see `gemv.dot`."""
+        return self.weight.detach().numpy()
+
+
+class Int4Linear(PackedLinear):
+    """A linear layer whose rows are indices of `NF4_CODE`, two a byte, then the scales of their blocks.
+
+    Parameters
+    ----------
+    packed : torch.Tensor
+        uint8, (n_out * n_in / 2, 1), as bitsandbytes packs them: the first of two in the high bits.
+    absmax : torch.Tensor
+        float32, (n_out * n_in / 64,): a scale for each 64 weights.
+    shape : tuple of int
+        (n_out, n_in); n_in is a multiple of 64.
+    bias : torch.Tensor or None
+    """
+
+    def __init__(
+        self, packed: torch.Tensor, absmax: torch.Tensor, shape: tuple[int, int], bias: torch.Tensor | None
+    ) -> None:
+        n_out, n_in = shape
+        pairs = packed.reshape(n_out, n_in // NF4_BLOCK, NF4_BLOCK // 2)
+        codes = torch.stack([pairs >> 4, pairs & 15], dim=-1).flatten(2)
+        # The halves of a block side by side, so that a vector of bytes meets two vectors of activations.
+        low, high = codes.split(NF4_BLOCK // 2, dim=2)
+        scale = absmax.float().reshape(n_out, -1).contiguous().view(torch.uint8)
+        rows = torch.cat([(low | high << 4).flatten(1), scale], dim=1)
+        super().__init__(nn.Parameter(rows, requires_grad=False), bias)
+        self.in_features = n_in
+
+    def widened(self) -> torch.Tensor:
+        """See `PackedLinear.widened`."""
+        n_out, half = self.out_features, self.in_features // 2
+        pairs = self.weight[:, :half].reshape(n_out, -1, NF4_BLOCK // 2)
+        codes = torch.cat([pairs & 15, pairs >> 4], dim=2)
+        scale = self.weight[:, half:].contiguous().view(torch.float32)
+        wide = torch.from_numpy(NF4_CODE)[codes.int()]
+        return wide.mul_(scale[:, :, None]).flatten(1)
+
+    @property
+    def stored_weight(self) -> np.ndarray:
+        """uint8, (n_out, n_in / 2 + n_in / 16): see `gemv.dot`."""
+        return self.weight.detach().numpy()
+
+
+def pack_quantized(model: nn.Module, model_id: str) -> None:
+    """Turn the library's layers of a model on a CPU into ours, one after another, in place.
+
+    Raises
+    ------
+    UsageError
+        If a layer's rows cannot be cut into blocks.
+    """
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            packed = _packed(child, f"the layer {name} of {model_id}")
+            if packed is not None:
+                packed.train(child.training)
+                setattr(parent, name, packed)
+
+
+def _packed(module: nn.Module, what: str) -> PackedLinear | None:
+    weight: Any = getattr(module, "weight", None)
+    kind = type(weight).__name__
+    if kind == "Int8Params":
+        absmax = weight.SCB if weight.SCB is not None else module.state.SCB  # type: ignore[union-attr]
+        return Int8Linear(weight.data, absmax, module.bias)  # type: ignore[arg-type]
+    if kind == "Params4bit":
+        n_out, n_in = weight.quant_state.shape
+        if n_in % NF4_BLOCK:
+            raise UsageError(
+                f"{what} has rows of {n_in} weights, and int4 on a CPU needs a multiple of {NF4_BLOCK}; "
+                "use --quantize int8"
+            )
+        return Int4Linear(weight.data, weight.quant_state.absmax, (n_out, n_in), module.bias)  # type: ignore[arg-type]
+    return None
+
+
+def n_weights(module: nn.Module, parameter: nn.Parameter) -> int:
+    """Numbers that a parameter of a module stands for, however few bytes hold them."""
+    weight = getattr(module, "weight", None)
+    if weight is parameter and parameter.dtype in (torch.int8, torch.uint8):
+        return int(module.in_features) * int(module.out_features)  # type: ignore[arg-type]
+    return parameter.numel()

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli.help import Command
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
@@ -32,7 +32,7 @@ Exit status: 0 answered, 1 failed, 2 asked wrongly, 3 does not fit,
 130 interrupted, 141 the reader of standard output went away."""
 
 
-class AskCommand(TyperCommand):
+class AskCommand(Command):
     """`ask` with its arguments named as people give them."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -76,6 +76,7 @@ def ask(
     no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
     show_text: ShowTextOption = False,
+    markdown: options.MarkdownOption = False,
     quiet: options.QuietOption = False,
     as_json: options.JsonOption = False,
     verbose: options.VerboseOption = False,
@@ -108,6 +109,8 @@ def ask(
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if show_text and as_json:
         raise UsageError("--show-text prints text and --json an object; leave one of them out")
+    if markdown and as_json:
+        raise UsageError("--markdown shows the answer to people and --json to scripts; leave one of them out")
     sources, question = split_arguments(arguments or [], needs_question=not show_text)
     if answer_options.system is not None:
         options.plain_text("--system", answer_options.system)
@@ -117,7 +120,7 @@ def ask(
             return _show_text(sources, part, standard, quiet)
 
         def view_of(output: Output, messages: Messages) -> View:
-            return open_view(output, messages, quiet, as_json)
+            return open_view(output, messages, quiet, as_json, markdown=markdown)
 
         def work(watch: wiring.Watch) -> None:
             documents = wiring.read_documents(sources, part, standard, watch.view)

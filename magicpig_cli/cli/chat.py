@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,7 +15,7 @@ import typer
 from magicpig_cli.cli import exits, options, wiring
 from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.cli.prompting import Questions, choose_questions
-from magicpig_cli.cli.signals import RESTORE_TERMINAL
+from magicpig_cli.cli.signals import Requests
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import Ending, View
 from magicpig_cli.views.chatview import HELP, WELCOME, Exchange, NoAnswer, statistics, transcript
@@ -54,6 +52,7 @@ def chat(
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
     dense_layers: options.DenseLayersOption = None,
+    budget: options.BudgetOption = None,
     max_tokens: options.MaxTokensOption = 512,
     temperature: options.TemperatureOption = 0.0,
     top_p: options.TopPOption = 1.0,
@@ -65,6 +64,7 @@ def chat(
     threads: options.ThreadsOption = None,
     no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
+    markdown: options.MarkdownOption = False,
     quiet: options.QuietOption = False,
     verbose: options.VerboseOption = False,
 ) -> int:
@@ -84,6 +84,7 @@ def chat(
         threads,
         offline,
         not no_cache,
+        budget,
         quantize=quantize,
         rope=rope,
     ).checked()
@@ -100,53 +101,23 @@ def chat(
     set_up_libraries(verbose, offline)
     with private(outer.streams, keep_chatter=verbose) as own, ExitStack() as stack:
         standard = Standard(own, outer.stdin_open)
-        talk = _Talk(standard, quiet, verbose)
+        talk = _Talk(standard, quiet, verbose, markdown)
         status = talk.read(sources, part, engine_options, answer_options, stack)
         if status:
             return status
         return talk.go_on(questions(standard))
 
 
-class _Stop:
-    """Ctrl-C while an answer is written: noticed between two tokens, so that everything stays in order."""
-
-    def __init__(self, terminal_fd: int | None) -> None:
-        self.asked = False
-        self.ends_chat: int | None = None
-        self._terminal_fd = terminal_fd
-        self._previous: dict[int, object] = {}
-
-    def __enter__(self) -> _Stop:
-        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
-                self._previous[number] = signal.signal(number, self._on_signal)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            if self._terminal_fd is not None:
-                with contextlib.suppress(OSError):
-                    os.write(self._terminal_fd, RESTORE_TERMINAL)
-            os._exit(128 + number)
-        self.asked = True
-        if number != signal.SIGINT:
-            self.ends_chat = 128 + number
-
-
 class _Talk:
     """One chat: its streams, its conversation, and what was said."""
 
-    def __init__(self, standard: Standard, quiet: bool, verbose: bool) -> None:
+    def __init__(self, standard: Standard, quiet: bool, verbose: bool, markdown: bool) -> None:
         self._standard = standard
         self._messages = Messages(standard.streams.err)
         self._output = Output(standard.streams.out)
         self._quiet = quiet
         self._verbose = verbose
+        self._markdown = markdown
         self._exchanges: list[Exchange] = []
         self._status = 0
         self._reading: Track | None = None
@@ -215,34 +186,41 @@ class _Talk:
             raise RuntimeError("nothing has been read yet")
         if self._exchanges and not self._output.stream.is_terminal:
             self._output.write("\n")
-        stop: _Stop
-        output = Output(self._standard.streams.out, give_up=lambda: stop.asked)
-        view = open_view(output, self._messages, self._quiet, False)
+        stop = Requests()
+        output = Output(self._standard.streams.out, give_up=lambda: stop.requested is not None)
+        # Below what was said before, which a person wants to see while reading on.
+        view = open_view(
+            output, self._messages, self._quiet, False, markdown=self._markdown, long_answers="below"
+        )
         view.track.loaded, view.track.read_s = reading.loaded, reading.read_s
         ending = exits.ANSWERED
-        with _Stop(view.terminal_fd) as stop:
+        # Ctrl-C is noticed between two tokens, so that the conversation stays in order.
+        with stop:
+            stop.guard_terminal(view.terminal_fd, view.suspend, view.resume)
             try:
                 with closing(conversation.ask(question)) as events:
                     for event in events:
-                        view.show(event)
+                        with stop.showing():
+                            view.show(event)
                         if not output.stream.has_reader:
                             raise ReaderGone
-                        if stop.asked:
-                            ending = Ending(130, interrupted=True)
+                        if stop.requested is not None:
+                            ending = Ending(stop.exit_status, interrupted=True)
                             break
             except Exception as error:
                 ending = exits.ending_of(error)
                 if self._verbose and ending.failure:
                     view.clear()
                     exits.print_traceback(error, self._messages)
-            status = exits.finish(view, ending, self._messages)
+            with stop.showing():
+                status = exits.finish(view, ending, self._messages)
         if ending.failure is None:
             self._exchanges.append(Exchange(question, view.track))
         else:
             self._status = self._status or ending.status
         if status == exits.READER_GONE:
             return status
-        return stop.ends_chat
+        return None if stop.requested in (None, signal.SIGINT) else stop.exit_status
 
     def _obey(self, command: str, argument: str) -> None:
         """One of the commands of `/help`."""

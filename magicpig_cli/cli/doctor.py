@@ -31,7 +31,7 @@ def doctor(
         int | None,
         typer.Option(
             "--ctx",
-            parser=options._whole,
+            parser=options.whole,
             metavar="N",
             help="Tokens of document and answer to plan for; default: the most that fit.",
         ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli.completion import listed
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Messages, Output, Standard
 
@@ -37,10 +38,22 @@ def evaluate(
         int, typer.Option("--ctx", metavar="N", help="Tokens of prompt and answer in every sample.")
     ] = 4096,
     methods: Annotated[
-        str, typer.Option("--methods", metavar="NAME[,NAME...]", help="Methods to compare.")
+        str,
+        typer.Option(
+            "--methods",
+            metavar="NAME[,NAME...]",
+            help="Methods to compare.",
+            autocompletion=listed(options.ATTENTION_METHODS),
+        ),
     ] = "dense,lsh,oracle-topk,quest,snapkv",
     tasks: Annotated[
-        str, typer.Option("--tasks", metavar="NAME[,NAME...]", help="What to measure; see below.")
+        str,
+        typer.Option(
+            "--tasks",
+            metavar="NAME[,NAME...]",
+            help="What to measure; see below.",
+            autocompletion=listed(TASKS),
+        ),
     ] = "niah,multikey,vt,cwe",
     samples: Annotated[int, typer.Option("--samples", metavar="N", help="Samples per task.")] = 25,
     budgets: Annotated[

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from magicpig_cli.cli.completion import among, model_names
 from magicpig_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _FARTHEST_STRETCH = 32
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
 
-def _whole(text: object) -> int:
+def whole(text: object) -> int:
     if not re.fullmatch(r"[+-]?[0-9]+", str(text)):
         raise typer.BadParameter(f"{str(text)!r} is not a whole number")
     return int(str(text))
@@ -59,10 +60,6 @@ def _number(text: object) -> float:
         raise typer.BadParameter(f"{str(text)!r} is not a number") from None
 
 
-def _complete_method(incomplete: str) -> list[str]:
-    return [name for name in ATTENTION_METHODS if name.startswith(incomplete)]
-
-
 ModelOption = Annotated[
     str,
     typer.Option(
@@ -71,15 +68,26 @@ ModelOption = Annotated[
         envvar="MAGICPIG_MODEL",
         metavar="MODEL",
         help="Alias (see `magicpig models ls`), hub id, folder of safetensors, or .gguf file.",
+        autocompletion=model_names,
     ),
 ]
 DeviceOption = Annotated[
     str,
-    typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N."),
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        help="auto, cpu, cuda or cuda:N.",
+        autocompletion=among(("auto", "cpu", "cuda")),
+    ),
 ]
 DtypeOption = Annotated[
     str,
-    typer.Option("--dtype", metavar="DTYPE", help="auto, bfloat16, float16 or float32."),
+    typer.Option(
+        "--dtype",
+        metavar="DTYPE",
+        help="auto, bfloat16, float16 or float32.",
+        autocompletion=among(DTYPES),
+    ),
 ]
 QuantizeOption = Annotated[
     str,
@@ -97,7 +105,7 @@ RopeOption = Annotated[
 ]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", parser=_whole, metavar="N", help="CPU threads; default: all that are allowed."),
+    typer.Option("--threads", parser=whole, metavar="N", help="CPU threads; default: all that are allowed."),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the network.")]
 NoCacheOption = Annotated[
@@ -113,7 +121,7 @@ AttentionOption = Annotated[
         metavar="METHOD",
         help="How decoding attends to the document: lsh (sampled), dense (exact), or a method to compare "
         "with, such as quest (docs/methods.md).",
-        autocompletion=_complete_method,
+        autocompletion=among(ATTENTION_METHODS),
     ),
 ]
 BudgetOption = Annotated[
@@ -128,12 +136,12 @@ BudgetOption = Annotated[
 BitsOption = Annotated[
     int | None,
     typer.Option(
-        "--bits", parser=_whole, metavar="K", help="Hash bits per table, 1 to 16; default by length."
+        "--bits", parser=whole, metavar="K", help="Hash bits per table, 1 to 16; default by length."
     ),
 ]
 TablesOption = Annotated[
     int | None,
-    typer.Option("--tables", parser=_whole, metavar="L", help="Hash tables, at least 2; default by length."),
+    typer.Option("--tables", parser=whole, metavar="L", help="Hash tables, at least 2; default by length."),
 ]
 DenseLayersOption = Annotated[
     str | None,
@@ -145,7 +153,7 @@ DenseLayersOption = Annotated[
 ]
 MaxTokensOption = Annotated[
     int,
-    typer.Option("--max-tokens", "-n", parser=_whole, metavar="N", help="Longest answer."),
+    typer.Option("--max-tokens", "-n", parser=whole, metavar="N", help="Longest answer."),
 ]
 TemperatureOption = Annotated[
     float,
@@ -162,7 +170,7 @@ TopPOption = Annotated[
 ]
 SeedOption = Annotated[
     int | None,
-    typer.Option("--seed", parser=_whole, metavar="N", help="Repeat a drawn answer exactly."),
+    typer.Option("--seed", parser=whole, metavar="N", help="Repeat a drawn answer exactly."),
 ]
 SystemOption = Annotated[
     str | None,
@@ -185,6 +193,12 @@ LinesOption = Annotated[
 QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
+]
+MarkdownOption = Annotated[
+    bool,
+    typer.Option(
+        "--markdown", help="On a terminal, show headings, lists and tables of the finished answer as such."
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Tracebacks and library logs.")]

@@ -7,7 +7,6 @@ from typing import Literal
 
 from magicpig_cli.views.base import AnswerWatcher, ProgressWatcher, View
 from magicpig_cli.views.jsonview import JsonAnswer
-from magicpig_cli.views.markdown import RenderedAnswer, can_render
 from magicpig_cli.views.plain import AnswerAtEnd, ErrorsOnly, PhaseLines, StreamedAnswer
 from magicpig_cli.views.streams import Messages, Output
 
@@ -26,8 +25,8 @@ def open_view(
     Panels are drawn where standard error is a terminal that can move its cursor. Where the
     answer goes to the same terminal, it is part of the drawing and is written out at the end.
     `instead` watches standard output in place of the answer's own watcher. `markdown` asks for an answer
-    that is rendered, where it goes to a terminal. `long_answers` says where an
-    answer is drawn while it grows: on the terminal's other screen, if it has one, or below what stands there.
+    that is rendered, where it goes to a terminal. `long_answers` says where an answer is drawn while it
+    grows: on the terminal's other screen, if it has one, or below what stands there.
     """
     draws = messages.stream.is_terminal and os.environ.get("TERM", "dumb") != "dumb" and not quiet
     shares_screen = draws and output.stream.same_terminal(messages.stream)
@@ -36,8 +35,8 @@ def open_view(
         answer = instead
     elif as_json:
         answer = JsonAnswer(output)
-    elif markdown and can_render(output):
-        answer = RenderedAnswer(output)
+    elif markdown and output.stream.is_terminal:
+        answer = _rendered(output)
     elif shares_screen:
         answer = AnswerAtEnd(output)
     else:
@@ -59,3 +58,10 @@ def open_view(
     else:
         progress = PhaseLines(messages)
     return View(answer, progress)
+
+
+def _rendered(output: Output) -> AnswerWatcher:
+    """Rendered at the end, or plain on a terminal that cannot show it."""
+    from magicpig_cli.views.markdown import RenderedAnswer, can_render
+
+    return RenderedAnswer(output) if can_render(output) else AnswerAtEnd(output)

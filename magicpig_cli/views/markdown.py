@@ -33,9 +33,8 @@ class RenderedAnswer:
 
 
 def can_render(output: Output) -> bool:
-    """Whether this is a terminal that knows bold and has the lines and bullets of a rendered text."""
-    knows_styles = os.environ.get("TERM", "dumb") != "dumb"
-    return output.stream.is_terminal and knows_styles and output.stream.encoding.replace("-", "") == "utf8"
+    """Whether a terminal knows bold, and has the lines and bullets of a rendered text."""
+    return os.environ.get("TERM", "dumb") != "dumb" and output.stream.encoding.replace("-", "") == "utf8"
 
 
 def rendered(text: str, columns: int, colour: bool) -> str:

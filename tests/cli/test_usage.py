@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from command import ROOT, environment, magicpig, one_sentence, shell
+from command import environment, one_sentence, shell
+from warm import NONE
+from warm import magicpig as warm_magicpig
+
+magicpig = partial(warm_magicpig, imports=NONE)
 
 
 @pytest.fixture
@@ -127,72 +131,12 @@ def test_version() -> None:
     assert (result.status, result.out, result.err) == (0, f"magicpig {__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", [[], ["ask"]])
-@pytest.mark.parametrize("columns", [40, 60, 100])
-def test_help_fits_and_shows_examples(command: list[str], columns: int) -> None:
-    result = magicpig(*command, "--help", env=environment(COLUMNS=str(columns)))
-    assert result.status == 0
-    assert "Examples:" in result.out
-    assert "\x1b" not in result.out
-    prose = result.out.split("Examples:")[0]
-    assert max(map(len, prose.splitlines())) <= columns
-
-
-def test_help_into_a_closed_pipe_is_silent() -> None:
-    result = shell("magicpig ask --help | true")
-    assert (result.status, result.err) == (141, "")
-
-
-def test_help_with_standard_output_closed_is_silent() -> None:
-    assert shell("magicpig --help >&-").err == ""
-
-
 def test_standard_error_closed_keeps_the_status(book: Path) -> None:
     assert shell(f"magicpig ask {book} 'What?' --bits 0 2>&-").status == 2
     assert shell(f"magicpig ask {book} 'What?' --bits 0 2>/dev/full").status == 2
-
-
-def test_usage_answers_in_a_quarter_of_importing_torch(book: Path) -> None:
-    def seconds(*command: str) -> float:
-        times = []
-        for _ in range(3):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *command], capture_output=True, env=environment(), check=False)
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    torch = seconds("-c", "import torch")
-    assert seconds("-m", "magicpig_cli", "--help") < torch / 4
-    assert seconds("-m", "magicpig_cli", "ask", str(book), "What?", "--bits", "0") < torch / 4
-
-
-def test_usage_imports_nothing_heavy(book: Path) -> None:
-    script = (
-        "import sys; from magicpig_cli.cli.app import main\n"
-        "try: main()\n"
-        "finally: print([m for m in ('torch', 'transformers', 'numba', 'numpy') if m in sys.modules])"
-    )
-    for arguments in (["--help"], ["ask", "--help"], ["ask", str(book), "What?", "--bits", "0"]):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *arguments],
-            capture_output=True,
-            env=environment(),
-            cwd=ROOT,
-            check=False,
-        )
-        assert done.stdout.decode().endswith("[]\n")
 
 
 def test_show_text_prints_what_the_model_would_read(book: Path) -> None:
     book.write_bytes(b"\xef\xbb\xbfThe gate opens at 6:40.\r\nNot before.\r\n")
     result = magicpig("ask", str(book), "--show-text")
     assert (result.status, result.out, result.err) == (0, "The gate opens at 6:40.\nNot before.\n", "")
-
-
-def test_completion_knows_the_methods() -> None:
-    env = environment(
-        _MAGICPIG_COMPLETE="complete_bash",
-        COMP_WORDS="magicpig ask --attention l",
-        COMP_CWORD="3",
-    )
-    assert magicpig(env=env).out.split() == ["lsh", "lsh-published"]

@@ -1,6 +1,6 @@
 """Plays a recorded request through the real views on this process's own streams.
 
-Run as `python tests/views/play.py TEXT [SECONDS] [--json] [--quiet]` in a pipe or pseudo-terminal.
+Run as `python tests/views/play.py TEXT [SECONDS] [--json] [--quiet] [--markdown]` on any streams.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, claim_standard
 
 
-def main(text: str, pause_s: float, as_json: bool, quiet: bool) -> int:
+def main(text: str, pause_s: float, as_json: bool, quiet: bool, markdown: bool) -> int:
     streams = claim_standard().streams
     with Signals() as signals:
         output = Output(streams.out, give_up=lambda: signals.requested is not None)
-        view = open_view(output, Messages(streams.err), quiet, as_json)
+        view = open_view(output, Messages(streams.err), quiet, as_json, markdown=markdown)
         signals.guard_terminal(view.terminal_fd, view.suspend, view.resume)
         ending = exits.ANSWERED
         words = text.split(" ")
@@ -48,5 +48,6 @@ if __name__ == "__main__":
             float(positional[1]) if len(positional) > 1 else 0.0,
             "--json" in sys.argv,
             "--quiet" in sys.argv,
+            "--markdown" in sys.argv,
         )
     )

@@ -214,12 +214,18 @@ def test_a_stop_that_cannot_be_caught_draws_anew_afterwards() -> None:
 
 def test_a_signal_that_comes_twice_at_once_is_one() -> None:
     """`timeout` signals the process and then its whole group."""
-    script = f"timeout --signal=TERM 1.5 {' '.join(PLAY)} '{' '.join(['word'] * 200)}' 0.05; exit $?"
-    done = piped(script)
-    assert done.returncode == 124
-    assert done.stdout.startswith(b"word word word")
-    assert done.stdout.endswith(b"word\n")
-    assert b"interrupted after" in done.stderr
+    process = subprocess.Popen(
+        [*PLAY, " ".join(["word"] * 200), "0.05"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV
+    )
+    assert process.stdout is not None
+    first = process.stdout.read(10)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert (first + rest).startswith(b"word word word")
+    assert rest.endswith(b"word\n")
+    assert b"interrupted after" in err
 
 
 def test_a_pipe_s_reader_has_the_screen_to_itself() -> None:
@@ -307,3 +313,37 @@ def test_json_after_an_interruption_is_whole() -> None:
     assert value["finish_reason"] == "interrupted"
     assert value["answer"].startswith("word word")
     assert b"interrupted after" in err
+
+
+MARKED = (
+    "# Findings\n\nIt is **green**, [red]says[/] \x1b[31mher log\x1b[0m.\n\n- one\n- two\n\n"
+    "| a | b |\n|---|---|\n| 1 | 2 |\n"
+)
+
+
+def test_markdown_is_rendered_at_the_end_on_a_terminal_and_nowhere_else() -> None:
+    terminal = played(MARKED, "0.01", "--markdown", columns=60)
+    assert terminal.finish() == 0
+    assert "Findings" in terminal.text
+    assert "# Findings" not in terminal.text
+    assert "It is green, [red]says[/] \\x1b[31mher log\\x1b[0m." in terminal.text
+    assert " • one\n • two" in terminal.text
+    assert "answered" in terminal.lines[-1]
+    assert b"\x1b[31m" not in terminal.raw
+    done = subprocess.run(
+        [*PLAY, MARKED, "--markdown"], stdin=subprocess.DEVNULL, capture_output=True, env=ENV, check=False
+    )
+    assert done.stdout.decode() == MARKED.rstrip("\n") + "\n"
+    dumb = played(MARKED, "--markdown", TERM="dumb")
+    assert dumb.finish() == 0
+    assert "# Findings" in dumb.text
+
+
+def test_a_terminal_that_is_closed_ends_the_command() -> None:
+    terminal = played(STORY * 20, "0.02")
+    terminal.wait_for("╭─ CPU attention")
+    os.close(terminal.process.child_fd)
+    begun = time.monotonic()
+    _, status = os.waitpid(terminal.process.pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+    assert time.monotonic() - begun < 5

@@ -1,4 +1,4 @@
-"""The probability that a key is sampled, and the table in which kernels look up its logarithm.
+"""The probability that a key is sampled, the table in which kernels look up its logarithm, and the error.
 
 The query heads that share a KV head sample together: a key that one of them finds is read
 once and serves all. So the event whose probability counts is that a key falls, in at least two
@@ -13,6 +13,10 @@ import numpy as np
 # 2^-LOG_U_OCTAVES to 1. Interpolated linearly, log(u) is exact to 1e-4 (tests/lsh/test_estimator.py).
 LOG_U_PER_OCTAVE = 64
 LOG_U_OCTAVES = 40
+# How much the inclusions of two keys are correlated, weighted by how alike their values are, on average
+# over pairs: see `squared_error`. Chosen on keys of a novel so that the mean squares of estimated and of
+# true errors are equal; docs/accuracy.md has the measurement, and its check on another text.
+CORRELATION = 0.005
 # A key with a smaller probability will not be seen; the floor keeps its logarithm finite.
 _SMALLEST_U = 1e-30
 
@@ -76,6 +80,49 @@ def inclusion_prob(collision: np.ndarray, n_tables: int) -> np.ndarray:
     pairs = n_tables * (n_tables - 1) / 2.0
     series = pairs * collide**2 * (1.0 - 2.0 / 3.0 * (n_tables - 2) * collide)
     return np.where(n_tables * collide < 1e-4, series, exact)
+
+
+def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> float:
+    """Estimated squared L2 error of an output, from the sample alone.
+
+    To first order the self-normalised output errs by sum_i (I_i/u_i - 1) p_i (v_i - out), I_i telling
+    whether key i is in the sample and p_i being its attention weight (ratio estimator: Saerndal, Swensson,
+    Wretman, Model Assisted Survey Sampling, section 5.6). Were the I_i independent, its mean square would be
+    the sum over all keys of b_i^2, b_i = sqrt((1-u_i)/u_i) p_i |v_i - out|, which the sample estimates
+    without bias, as w_i = p_i/u_i, by
+
+        independent = sum_sampled (1-u_i) w_i^2 |v_i - out|^2.
+
+    But keys that are alike collide in the same tables, and their values are alike too. With rho for the mean
+    over pairs of that correlation times the cosine of the two residuals, the mean square is
+    (1-rho) sum b_i^2 + rho (sum b_i)^2, that is, `independent` times Kish's design effect 1 + rho (m - 1)
+    (Survey Sampling, section 5.4). Its m, how many keys of equal b would make that ratio of sums, is
+    estimated from the sample as well, with one size of the residuals for all keys:
+
+        m = (sum_sampled sqrt((1-u_i)/u_i) w_i)^2 / sum_sampled (1-u_i) w_i^2.
+
+    A single sampled key stands for m = 1/u keys: so few keys, each with a small chance, which is when
+    a sample underestimates its own spread, also raise the estimate.
+
+    Parameters
+    ----------
+    u : numpy.ndarray
+        Inclusion probabilities of the sampled keys, (n,).
+    weights : numpy.ndarray
+        w, their weights in the output, (n,).
+    squares : numpy.ndarray
+        |v - out|^2, (n,).
+
+    Returns
+    -------
+    float
+        0 for an empty sample.
+    """
+    spread = (1.0 - u) * weights**2
+    if not spread.sum() > 0:
+        return 0.0
+    m = (np.sqrt((1.0 - u) / u) * weights).sum() ** 2 / spread.sum()
+    return float((spread * squares).sum() * (1.0 + CORRELATION * max(m - 1.0, 0.0)))
 
 
 def log_inclusion_table(n_tables: int) -> np.ndarray:

@@ -42,7 +42,8 @@ class StepResult:
     n_sampled : numpy.ndarray
         int64, (n_q_heads,): sampled keys that the head attended to, the same for all heads of a group.
     squared_error : numpy.ndarray
-        float32, (n_q_heads,): estimated squared L2 error of `out` over its squared norm.
+        float32, (n_q_heads,): estimated squared L2 error of `out` over its squared norm
+        (`estimator.squared_error`).
     retrieve_ms, attend_ms : float
     """
 
@@ -95,7 +96,7 @@ class LshLayer:
         self._query_tiles = np.zeros((2, self.plan.padded_dim, GROUP_HEADS), np.float32)
         self._codes = np.zeros((self.n_groups, params.n_tables, GROUP_HEADS), np.uint16)
         n_tasks = self.n_groups * self.n_parts
-        self._sums = np.zeros((n_tasks, GROUP_HEADS, 4), np.float32)
+        self._sums = np.zeros((n_tasks, GROUP_HEADS, 5), np.float32)
         self._outs = np.zeros((n_tasks, GROUP_HEADS, 2, shape.head_dim), np.float32)
         self._part_sampled = np.zeros(n_tasks, np.int64)
         self._result = StepResult(
@@ -104,6 +105,11 @@ class LshLayer:
             np.zeros(shape.n_q_heads, np.int64),
             np.zeros(shape.n_q_heads, np.float32),
         )
+
+    @property
+    def result(self) -> StepResult:
+        """Of the last step."""
+        return self._result
 
     @property
     def nbytes(self) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
+from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob, squared_error
 from magicpig_cli.lsh.hashing import HashPlan
 
 
@@ -118,7 +118,7 @@ def attend_sampled(
             weights = np.exp(logits - lse[head])
             out[head] = weights @ values
             distances = ((values - out[head]) ** 2).sum(axis=1)
-            error[head] = ((1.0 - u) * weights**2 * distances).sum() / (out[head] ** 2).sum()
+            error[head] = squared_error(u, weights, distances) / (out[head] ** 2).sum()
     return out, lse, error
 
 

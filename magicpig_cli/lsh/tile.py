@@ -21,7 +21,7 @@ GROUP_HEADS = 8
 _ABSENT = np.float32(-1e30)
 _ABSENT_BELOW = np.float32(-1e29)
 # The error estimate follows every sampled value whose logit is within this of the maximum. Of those
-# below, whose terms are under 1/400 of the largest, a tile's first row stands for all of the tile:
+# below, whose terms are under 1/400 of the largest, a tile's last one lends its value to all of the tile:
 # following each of them cost as much as the attention itself.
 _HEAVY = np.float32(-3.0)
 # The next tile's rows are asked for a few cache lines at a time, all along the work on this one. Asking
@@ -217,7 +217,7 @@ def log_inclusion(
 
 
 @jit(counted=False)
-def weigh(dots, n, scale, softcap, logs, certain, logits, sums, outs, weights, variances):
+def weigh(dots, n, scale, softcap, logs, certain, odds, logits, sums, outs, weights, variances):
     """From dots of one head to weights relative to its running maximum; rescales when that rises.
 
     Parameters
@@ -228,12 +228,12 @@ def weigh(dots, n, scale, softcap, logs, certain, logits, sums, outs, weights, v
         Rows in the tile.
     scale, softcap : float32
         What multiplies q.k; its cap, 0 for none.
-    logs, certain : array
-        float32, (TILE_ROWS,): log(u) and u.
+    logs, certain, odds : array
+        float32, (TILE_ROWS,): log(u), u and sqrt((1-u)/u).
     logits : array
         float32, (TILE_ROWS,): q.k scaled, less log(u) (section 4.2); overwritten.
     sums, outs : array
-        The head's running sums (see `kernels.attend`); sums 0 and 1 are updated, all are rescaled.
+        The head's running sums (see `kernels.attend`); sums 0, 1 and 4 are updated, all are rescaled.
     weights, variances : array
         float32, (TILE_ROWS,): w = e^logit and a = (1-u) w^2, relative; overwritten. 0 beyond n.
     """
@@ -253,18 +253,21 @@ def weigh(dots, n, scale, softcap, logs, certain, logits, sums, outs, weights, v
             sums[1] *= factor
             sums[2] *= square
             sums[3] *= square
+            sums[4] *= factor
             for i in range(outs.shape[1]):
                 outs[0, i] *= factor
                 outs[1, i] *= square
         sums[0] = highest
     highest = sums[0]
-    total = _ZERO
+    total, deviation = _ZERO, _ZERO
     for r in range(TILE_ROWS):
         w = fast_exp(logits[r] - highest) if logits[r] > _ABSENT_BELOW else _ZERO
         weights[r] = w
         variances[r] = (_ONE - certain[r]) * w * w
         total += w
+        deviation += odds[r] * w
     sums[1] += total
+    sums[4] += deviation
 
 
 @jit(counted=False)
@@ -322,7 +325,7 @@ def add_values(weights, first_head, rows, tokens, n, following, outs):
 def add_variance(variance, row, sums, out):
     """Follow one sampled value for the error estimate: sums[2] += a, sums[3] += a |v|^2, out += a v.
 
-    `row` is uint16, (head_dim,); `sums` float32, (4,); `out` float32, (head_dim,).
+    `row` is uint16, (head_dim,); `sums` float32, (5,); `out` float32, (head_dim,).
     """
     square = _ZERO
     for i in range(out.shape[0]):
@@ -354,7 +357,7 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
     scratch : tuple of array
         Of `tile_scratch`.
     sums : array
-        float32, (GROUP_HEADS, 4); updated.
+        float32, (GROUP_HEADS, 5); updated.
     outs : array
         float32, (GROUP_HEADS, 2, head_dim); updated.
     """
@@ -363,6 +366,7 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
     )
     dots, turns, weights, lanes = scratch
     inverse_key_norm, logits, logs, certain, variances = lanes[0], lanes[1], lanes[2], lanes[3], lanes[4]
+    odds = lanes[5]
     for r in range(n, (n + 3) // 4 * 4):
         tokens[r] = tokens[0]
     dot_tile(query, n_heads, rows, tokens, n, following, mean, mean_square, dots, inverse_key_norm)
@@ -382,23 +386,42 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
         )
         for r in range(TILE_ROWS):
             certain[r] = fast_exp(logs[r])
+            odds[r] = np.sqrt(max(_ONE - certain[r], _ZERO) / certain[r])
             ask(rows, following[r], 3, 4)
     else:
         for r in range(TILE_ROWS):
             logs[r] = _ZERO
             certain[r] = _ONE
+            odds[r] = _ZERO
     for head in range(n_heads):
         for r in range(TILE_ROWS * head // n_heads, TILE_ROWS * (head + 1) // n_heads):
             ask(rows, following[r], 4, 6)
         out = outs[head]
-        weigh(dots[head], n, scale, softcap, logs, certain, logits, sums[head], out, weights[head], variances)
+        weigh(
+            dots[head],
+            n,
+            scale,
+            softcap,
+            logs,
+            certain,
+            odds,
+            logits,
+            sums[head],
+            out,
+            weights[head],
+            variances,
+        )
         if n_bits:
             heavy = sums[head, 0] + _HEAVY
+            light, stand_in = _ZERO, -1
             for r in range(n):
                 if logits[r] > heavy:
                     add_variance(variances[r], rows[tokens[r], 1], sums[head], out[1])
-                elif r == 0:
-                    add_variance(np.float32(n) * variances[r], rows[tokens[r], 1], sums[head], out[1])
+                else:
+                    light += variances[r]
+                    stand_in = r
+            if stand_in >= 0:
+                add_variance(light, rows[tokens[stand_in], 1], sums[head], out[1])
     add_values(weights, 0, rows, tokens, n, following, outs)
     if n_heads > 4:
         add_values(weights, 4, rows, tokens, n, following, outs)

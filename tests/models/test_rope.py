@@ -1,4 +1,4 @@
-"""`--rope yarn:N`: transformers' own yarn, only where a model scales nothing itself; limits and indexes follow."""
+"""`--rope yarn:N`: transformers' own yarn, where a model scales nothing itself; limits and indexes follow."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from magicpig_cli.documents import read_sources
 from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
 from magicpig_cli.engine.events import Event, Token
-from magicpig_cli.views.layout import UNICODE, frame
+from magicpig_cli.views.glyphs import UNICODE
+from magicpig_cli.views.layout import frame
 from magicpig_cli.views.screen import Row, Size, Span
 from magicpig_cli.views.track import Track
 from magicpig_cli.views.wrap import Wrapped

@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from magicpig_cli.views.glyphs import Glyphs
+from magicpig_cli.views.panels import GAP, PANEL_COLUMNS, band, column, figures
 from magicpig_cli.views.screen import Row, Size, Span
-from magicpig_cli.views.text import byte_size, count, duration, harmless, percent
+from magicpig_cli.views.text import byte_size, count, duration, harmless
 from magicpig_cli.views.track import Track
 from magicpig_cli.views.wrap import Wrapped
 
-# Columns of the panels, with their borders, and the narrowest screen that has room for them.
-PANEL_COLUMNS = 34
-_GAP = 2
+# The narrowest screen that has room for panels beside an answer.
 _WIDE = 76
 _BAR_COLUMNS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Glyphs:
-    """What is drawn with; plain ASCII where the locale has nothing better."""
-
-    bar: str
-    bar_rest: str
-    done: str
-    dot: str
-    ellipsis: str
-    spark: str
-    spinner: str
-    corners: tuple[str, str, str, str]  # top left, top right, bottom left, bottom right
-    horizontal: str
-    vertical: str
-
-
-UNICODE = Glyphs("━", "─", "✓", " · ", "…", "▁▂▃▄▅▆▇█", "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", ("╭", "╮", "╰", "╯"), "─", "│")
-ASCII = Glyphs("#", "-", "*", " | ", "~", "_.:-=+*#", "|/-\\", ("+", "+", "+", "+"), "-", "|")
 
 
 def frame(
@@ -68,6 +47,8 @@ def frame(
         phases = []
     top = [*head, *phases, Row()] if head else []
     room = limit - len(top)
+    if answer is None:
+        return [*top, *(band(track, width, room, glyphs) or _strip(track, width, room, glyphs))]
     if width >= _WIDE:
         return [*top, *_side_by_side(track, answer, width, room, glyphs)]
     return [*top, *_stacked(track, answer, width, room, glyphs)]
@@ -153,123 +134,32 @@ def _bar(label: str, share: float, figures: str, width: int, glyphs: Glyphs) -> 
     return [Row(spans), Row((Span(figures),))]
 
 
-def _side_by_side(track: Track, answer: Wrapped | None, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+def _side_by_side(track: Track, answer: Wrapped, width: int, room: int, glyphs: Glyphs) -> list[Row]:
     """Answer at the left, panels at the right."""
-    left_columns = width - PANEL_COLUMNS - _GAP
-    panels = _panels(track, room, glyphs)
-    lines: list[str] = []
-    if answer is not None:
-        answer.resize(left_columns)
-        lines = answer.tail(room)
-    column = left_columns + _GAP
+    left_columns = width - PANEL_COLUMNS - GAP
+    panels = column(track, room, glyphs)
+    answer.resize(left_columns)
+    lines = answer.tail(room)
+    at = left_columns + GAP
     rows = []
     for i in range(max(len(lines), len(panels))):
         left = (Span(lines[i]),) if i < len(lines) else ()
-        rows.append(Row(left, column, panels[i]) if i < len(panels) else Row(left))
+        rows.append(Row(left, at, panels[i]) if i < len(panels) else Row(left))
     return rows
 
 
-def _stacked(track: Track, answer: Wrapped | None, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+def _stacked(track: Track, answer: Wrapped, width: int, room: int, glyphs: Glyphs) -> list[Row]:
     """Answer above, figures packed into a few rows below."""
-    figures = _packed(_figures(track, glyphs), glyphs.dot, width)
-    strip = [Row(_cut((Span(line, "dim"),), width, glyphs)) for line in figures[: max(1, min(4, room // 3))]]
-    if answer is None:
-        return strip
+    strip = _strip(track, width, room, glyphs)
     answer.resize(width)
     n_lines = max(0, room - len(strip) - 1)
     lines = [Row((Span(line),)) for line in answer.tail(n_lines)]
     return [*lines, *([Row()] if n_lines else []), *strip]
 
 
-def _figures(track: Track, glyphs: Glyphs) -> list[str]:
-    """The panels' content in words, the most telling first."""
-    figures = [count(track.generated_tokens, "token")]
-    if track.step_ms is not None:
-        figures.append(f"{track.step_ms:.1f} ms/token {sparkline(track, 12, glyphs)}")
-    if track.attention_ms is not None and track.attention_share is not None:
-        figures.append(f"CPU attention {track.attention_ms:.1f} ms {percent(track.attention_share)}")
-    if track.sampled_share is not None:
-        figures.append(f"sampled {percent(track.sampled_share)}")
-    if track.estimated_error is not None:
-        figures.append(f"error {percent(track.estimated_error)}")
-    figures += [f"{name} {amount}" for name, amount in _memory(track)]
-    return figures
-
-
-def _memory(track: Track) -> list[tuple[str, str]]:
-    memory = track.memory
-    if memory is None:
-        return []
-    lines = [("weights", byte_size(memory.weight_bytes)), ("keys, values", byte_size(memory.kv_bytes))]
-    if memory.table_bytes:
-        lines.append(("tables", byte_size(memory.table_bytes)))
-    lines.append(("host", f"{byte_size(memory.host_bytes)} of {byte_size(memory.host_total_bytes)}"))
-    if memory.device_bytes is not None and memory.device_total_bytes is not None:
-        free = memory.device_total_bytes - memory.device_bytes
-        lines.append(("GPU", f"{byte_size(memory.device_bytes)}, {byte_size(free)} free"))
-    return lines
-
-
-def _panels(track: Track, room: int, glyphs: Glyphs) -> list[tuple[Span, ...]]:
-    """Panels with borders; without where the screen is low."""
-    inner = PANEL_COLUMNS - 4
-    speed = [("tokens", f"{track.generated_tokens:,}")]
-    if track.step_ms is not None:
-        speed.append(("ms/token", f"{track.step_ms:.1f}"))
-    attention: list[tuple[str, str]] = []
-    if track.attention_ms is not None and track.attention_share is not None:
-        attention.append(("ms/token", f"{track.attention_ms:.1f}"))
-        attention.append(("of the step", percent(track.attention_share)))
-    if track.retrieve_ms is not None and track.attend_ms is not None:
-        attention.append(("retrieve, attend", f"{track.retrieve_ms:.1f}, {track.attend_ms:.1f}"))
-    if track.sampled_share is not None:
-        attention.append(("sampled keys", percent(track.sampled_share)))
-    if track.estimated_error is not None:
-        attention.append(("estimated error", percent(track.estimated_error)))
-    spark = sparkline(track, inner, glyphs)
-    boxes: list[tuple[str, list[tuple[str, str]]]] = [
-        ("speed", speed),
-        ("CPU attention", attention),
-        ("memory", _memory(track)),
-    ]
-    boxes = [(title, lines) for title, lines in boxes if lines]
-    bordered = sum(len(lines) + 2 for _, lines in boxes) + bool(spark) <= room
-    rows: list[tuple[Span, ...]] = []
-    for title, lines in boxes:
-        body: list[tuple[Span, ...]] = [_pair(name, value, inner) for name, value in lines]
-        if title == "speed" and spark:
-            body.append((Span(set_cell_size(spark, inner), "accent"),))
-        rows += _boxed(title, body, glyphs) if bordered else body
-    return rows[:room]
-
-
-def _pair(name: str, value: str, inner: int) -> tuple[Span, ...]:
-    space = max(1, inner - cell_len(name) - cell_len(value))
-    return Span(name, "dim"), Span(" " * space), Span(value)
-
-
-def _boxed(title: str, body: list[tuple[Span, ...]], glyphs: Glyphs) -> list[tuple[Span, ...]]:
-    top_left, top_right, bottom_left, bottom_right = glyphs.corners
-    side = glyphs.horizontal
-    lead = f"{top_left}{side} "
-    rest = PANEL_COLUMNS - len(lead) - len(title) - 2
-    rows: list[tuple[Span, ...]] = [
-        (Span(lead, "dim"), Span(title, "bold"), Span(f" {side * rest}{top_right}", "dim"))
-    ]
-    wall = glyphs.vertical
-    rows += [(Span(f"{wall} ", "dim"), *spans, Span(f" {wall}", "dim")) for spans in body]
-    rows.append((Span(f"{bottom_left}{side * (PANEL_COLUMNS - 2)}{bottom_right}", "dim"),))
-    return rows
-
-
-def sparkline(track: Track, columns: int, glyphs: Glyphs) -> str:
-    """Recent milliseconds per token as little bars, from zero to the slowest shown."""
-    values = [step.step_ms for step in tuple(track.steps)[-columns:]]
-    top = max(values, default=0.0)
-    if top <= 0:
-        return ""
-    levels = len(glyphs.spark) - 1
-    return "".join(glyphs.spark[round(levels * value / top)] for value in values)
+def _strip(track: Track, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+    lines = _packed(figures(track, glyphs), glyphs.dot, width)[: max(1, min(4, room // 3))]
+    return [Row(_cut((Span(line, "dim"),), width, glyphs)) for line in lines]
 
 
 def _packed(parts: Sequence[str], separator: str, width: int) -> list[str]:

@@ -13,7 +13,8 @@ from time import perf_counter
 
 from magicpig_cli.engine.events import Event, Notice
 from magicpig_cli.views.base import Ending
-from magicpig_cli.views.layout import ASCII, UNICODE, frame
+from magicpig_cli.views.glyphs import ASCII, UNICODE
+from magicpig_cli.views.layout import frame
 from magicpig_cli.views.plain import last_lines
 from magicpig_cli.views.screen import Screen
 from magicpig_cli.views.streams import Messages, Stream

@@ -6,7 +6,9 @@ import pytest
 from recorded import GPU, loading, memory, prefilling, request
 
 from magicpig_cli.engine.events import Event, LoadProgress
-from magicpig_cli.views.layout import ASCII, UNICODE, frame, sparkline
+from magicpig_cli.views.glyphs import ASCII, UNICODE
+from magicpig_cli.views.layout import frame
+from magicpig_cli.views.panels import sparkline
 from magicpig_cli.views.screen import Size
 from magicpig_cli.views.track import Track
 from magicpig_cli.views.wrap import Wrapped
@@ -98,3 +100,17 @@ def test_the_sparkline_starts_at_zero() -> None:
     assert len(sparkline(track, 3, UNICODE)) == 3
     assert sparkline(track, 5, UNICODE)[-1] == "█"
     assert sparkline(Track(), 5, UNICODE) == ""
+
+
+@pytest.mark.parametrize(("columns", "boxed"), [(107, True), (106, False), (40, False)])
+def test_without_an_answer_the_panels_stand_side_by_side(columns: int, boxed: bool) -> None:
+    track = Track()
+    for event in request(["It"] * 80):
+        track.fold(event)
+    rows = frame(track, None, Size(columns, 30), UNICODE, 0.0, 0.0)
+    assert all(row.cells < columns for row in rows)
+    text = "\n".join("".join(span.text for span in row.left) for row in rows)
+    assert ("╭─ speed" in text) is boxed
+    assert ("╭─ speed" in text) is any("speed" in line and "memory" in line for line in text.splitlines())
+    assert "22.0" in text
+    assert "sampled" in text

@@ -9,6 +9,7 @@ import torch
 
 from magicpig_cli.attention.base import AttentionMethod
 from magicpig_cli.attention.lsh import Lsh
+from magicpig_cli.attention.lsh_published import LshPublished
 from magicpig_cli.models.machine import room
 from magicpig_cli.models.plan import PlanOptions, Room, plan_memory, require_room
 from magicpig_cli.models.shape import ModelShape
@@ -57,12 +58,11 @@ def plan_options(method: AttentionMethod, settings: EngineSettings, device: torc
         method.name,
         chunk_tokens=settings.chunk_tokens,
         quantization=settings.quantize,
+        budget=settings.budget,
+        dense_layers=getattr(method, "dense_layers", None),
     )
-    if isinstance(method, Lsh):
-        params = method.params
-        options = replace(
-            options, n_bits=params.n_bits, n_tables=params.n_tables, dense_layers=method.dense_layers
-        )
+    if isinstance(method, Lsh | LshPublished):
+        return replace(options, n_bits=method.params.n_bits, n_tables=method.params.n_tables)
     return options
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.footprint import rival_footprint
 from magicpig_cli.errors import DoesNotFit
 from magicpig_cli.models.profiles import dense_layers
 from magicpig_cli.models.shape import ModelShape, catalog_shapes
@@ -59,7 +60,7 @@ class PlanOptions:
     dtype : str
         How weights are kept, as `--dtype` takes it.
     attention : str
-        Only `lsh` keeps tables.
+        A name of `attention.registry.METHODS`.
     n_bits, n_tables : int or None
         K and L; None chooses by length.
     dense_layers : tuple of int or None
@@ -68,6 +69,8 @@ class PlanOptions:
         Tokens that prefill computes at once.
     quantization : str
         Of the layers' matrices, as `--quantize` takes it.
+    budget : float or None
+        Share of the keys that methods to compare with read.
     """
 
     device_kind: str = "cpu"
@@ -78,6 +81,7 @@ class PlanOptions:
     dense_layers: tuple[int, ...] | None = None
     chunk_tokens: int = 512
     quantization: str = "none"
+    budget: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +172,14 @@ def plan_memory(shape: ModelShape, ctx: int, options: PlanOptions) -> MemoryPlan
     full = [i for i, window in enumerate(shape.windows) if window is None]
     # A sliding layer's store has room for two windows, and its mark keeps one more.
     windows = sum(3 * window for window in shape.windows if window is not None)
-    sampled = [i for i in full if i not in dense] if bits is not None else []
+    sampled = [i for i in full if i not in dense]
+    rival = rival_footprint(
+        options.attention, layer, max(0, ctx - _EXACT_TOKENS), options.n_tables, options.budget
+    )
     kv = (len(full) * ctx + windows) * row
-    table_bytes = len(sampled) * _layer_tables(shape, ctx, bits or 0, tables or 0)
+    table_bytes = len(sampled) * (
+        rival.stored if bits is None else _layer_tables(shape, ctx, bits, tables or 0)
+    )
     static_kv = 0 if on_cpu else len([i for i in full if i in dense]) * ctx * row
     hidden = (ctx + chunk) * shape.hidden * number
     activations = _layer_buffers(shape, ctx, number) + _chunk_buffers(shape, chunk, number)
@@ -182,7 +191,8 @@ def plan_memory(shape: ModelShape, ctx: int, options: PlanOptions) -> MemoryPlan
     device = DevicePlan(_weights(shape, options), static_kv, hidden, activations, overhead)
     runtime = (_RUNTIME_BYTES if on_cpu else _CUDA_RUNTIME_BYTES) + _TOKENIZER_FACTOR * shape.tokenizer_bytes
     if sampled:
-        runtime += (tables or 0) * min(ctx, _BLOCK_KEYS) * 2  # codes of one head while hashing
+        # Codes of one head while hashing, or what a method to compare with works on.
+        runtime += (tables or 0) * min(ctx, _BLOCK_KEYS) * 2 + rival.scratch
     host = HostPlan(kv, table_bytes, runtime, device.total if on_cpu else 0)
     return MemoryPlan(shape, ctx, options.device_kind, bits, tables, device, host)
 
@@ -291,7 +301,7 @@ def _alternatives(plan: MemoryPlan, options: PlanOptions) -> list[tuple[str, Pla
 
 
 def _dense(shape: ModelShape, options: PlanOptions) -> frozenset[int]:
-    if options.attention != "lsh":
+    if options.attention == "dense":
         return frozenset(range(shape.n_layers))
     chosen = options.dense_layers
     return frozenset(dense_layers(shape.n_layers) if chosen is None else chosen)

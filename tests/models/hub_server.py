@@ -16,7 +16,10 @@ COMMIT = "0" * 39 + "1"
 
 
 class Hub(ThreadingHTTPServer):
-    """Serves `models[hub_id] = folder`; those in `gated` are refused. `asked` lists the requests."""
+    """Serves `models[hub_id] = folder`; those in `gated` are refused. `asked` lists the requests.
+
+    With `stop_after`, longer files come to a halt after so many bytes.
+    """
 
     daemon_threads = True
 
@@ -26,6 +29,7 @@ class Hub(ThreadingHTTPServer):
         self.gated: set[str] = set()
         self.asked: list[str] = []
         self.stop_after: int | None = None
+        self.closing = threading.Event()
 
     @property
     def url(self) -> str:
@@ -40,6 +44,7 @@ def running_hub() -> Iterator[Hub]:
     try:
         yield hub
     finally:
+        hub.closing.set()
         hub.shutdown()
         hub.server_close()
 
@@ -105,7 +110,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("ETag", f'"{_etag(path)}"')
         self.send_header("X-Repo-Commit", COMMIT)
         self.end_headers()
-        if self.command == "GET":
+        limit = self.server.stop_after
+        if self.command == "GET" and limit is not None and len(data) - start > limit:
+            self.wfile.write(data[start : start + limit])
+            self.server.closing.wait(120)
+            self.close_connection = True
+        elif self.command == "GET":
             self.wfile.write(data[start:])
 
 

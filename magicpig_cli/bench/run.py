@@ -21,6 +21,7 @@ from magicpig_cli.bench.decode import (
 )
 from magicpig_cli.bench.kernel import KernelFigures, measure_kernel
 from magicpig_cli.bench.keys import KeySet, generate_keys
+from magicpig_cli.bench.room import require_layer, require_model
 from magicpig_cli.bench.timing import Timing
 from magicpig_cli.engine.engine import Engine
 from magicpig_cli.engine.memory import host_peak_bytes
@@ -75,11 +76,14 @@ def bench_shape(
     ------
     UsageError
         If the shape is unknown.
+    DoesNotFit
+        If there is no memory for one of the contexts, before the first is measured.
     """
     if name not in SHAPES:
         raise UsageError(f"there is no shape {name!r}; choose one of {', '.join(SHAPES)}")
     use_threads(threads or available_cores())
     shape, n_layers = SHAPES[name]
+    require_layer(name, shape, contexts, lambda ctx: _params(ctx, options))
     for ctx in contexts:
         progress(f"generating {ctx:,} keys at the shape of {name}")
         keys = generate_keys(shape, ctx, _QUERIES, options.seed)
@@ -92,7 +96,14 @@ def bench_shape(
 def bench_model(
     engine: Engine, contexts: list[int], options: BenchOptions, progress: Progress
 ) -> Iterator[dict[str, Any]]:
-    """Kernels, whole decode steps and prefill of a loaded model, for every context."""
+    """Kernels, whole decode steps and prefill of a loaded model, for every context.
+
+    Raises
+    ------
+    DoesNotFit
+        If there is no memory for one of the contexts, before the first is measured.
+    """
+    require_model(engine, contexts, lambda ctx: _params(ctx, options))
     n_real = min(REAL_TOKENS, min(contexts), engine.loaded.context_tokens)
     progress(f"reading {n_real:,} tokens of real text")
     dense, prefill = read_text(engine, n_real)

@@ -54,43 +54,37 @@ def read_everything(words, n_parts, sums):
         sums[part] = total
 
 
+# How torch can attend: with its fused function or with two products, on keys and values of which type.
+DENSE_FORMS = ("sdpa-bfloat16", "sdpa-float32", "matmul-float32")
+
+
 class DenseContender:
     """Dense attention in torch on keys and values laid out as torch likes them best.
 
     Query heads of a KV group are rows of one query, so a key is read once per KV head. Which of
-    torch's forms is fastest depends on the CPU (bf16 is slow without its instructions), so all
-    are tried once and the fastest is kept.
+    torch's forms is fastest depends on the CPU: bf16 is slow without its instructions.
 
     Parameters
     ----------
     rows : numpy.ndarray
         uint16, (n_kv_heads, n, 2, head_dim).
     scale : float
+    form : str
+        One of DENSE_FORMS.
     """
 
-    def __init__(self, rows: np.ndarray, scale: float) -> None:
-        self.scale = scale
+    def __init__(self, rows: np.ndarray, scale: float, form: str) -> None:
+        self.scale, self.form = scale, form
+        self._dtype = torch.bfloat16 if form.endswith("bfloat16") else torch.float32
         tensor = torch.from_numpy(rows).view(torch.bfloat16)
-        self._layouts = {
-            dtype: tuple(tensor[None, :, :, which].to(dtype).contiguous() for which in (0, 1))
-            for dtype in (torch.bfloat16, torch.float32)
-        }
-        self.form = "sdpa-float32"
-
-    def forms(self) -> list[str]:
-        return ["sdpa-bfloat16", "sdpa-float32", "matmul-float32"]
-
-    def keep(self, form: str) -> None:
-        """Free what other forms would need."""
-        self.form = form
-        dtype = torch.bfloat16 if form.endswith("bfloat16") else torch.float32
-        self._layouts = {dtype: self._layouts[dtype]}
+        self._keys, self._values = (
+            tensor[None, :, :, which].to(self._dtype).contiguous() for which in (0, 1)
+        )
 
     def __call__(self, query: np.ndarray) -> np.ndarray:
         """Attention output, float32, (n_q_heads, head_dim), of query (n_q_heads, head_dim)."""
-        dtype = torch.bfloat16 if self.form.endswith("bfloat16") else torch.float32
-        keys, values = self._layouts[dtype]
-        rows = torch.from_numpy(query).to(dtype).view(1, keys.shape[1], -1, keys.shape[3])
+        keys, values = self._keys, self._values
+        rows = torch.from_numpy(query).to(self._dtype).view(1, keys.shape[1], -1, keys.shape[3])
         if self.form.startswith("sdpa"):
             out = torch.nn.functional.scaled_dot_product_attention(rows, keys, values, scale=self.scale)
         else:

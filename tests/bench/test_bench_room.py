@@ -1,0 +1,67 @@
+"""What does not fit is refused before anything is measured, and what is said to be needed is taken."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import ROOT, environment
+from small import small_model
+
+from magicpig_cli.bench.room import layer_bytes
+from magicpig_cli.bench.run import SHAPES
+from magicpig_cli.lsh.params import LshParams
+
+GB = 1_000_000_000
+needs_limit = pytest.mark.skipif(sys.platform == "darwin", reason="needs RLIMIT_AS")
+
+
+def bench(*arguments: str, limit: int = resource.RLIM_INFINITY) -> subprocess.CompletedProcess[str]:
+    """The real command, with at most `limit` bytes of addresses."""
+    return subprocess.run(
+        [sys.executable, "-m", "magicpig_cli", "bench", "--offline", *arguments],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY)),
+        timeout=300,
+    )
+
+
+@needs_limit
+def test_one_layer_that_does_not_fit_is_refused_with_the_numbers() -> None:
+    result = bench("--shape", "llama-3.1-8b", "--ctx", "4000,1000000", "--json", limit=12 * GB)
+    assert result.returncode == 3, result.stderr
+    # One object, the error: nobody waits for half of an answer.
+    assert json.loads(result.stdout)["error"]["kind"] == "does_not_fit"
+    assert "one layer of llama-3.1-8b at 1,000,000 keys takes 1" in result.stderr
+    assert "GB of host memory, of which" in result.stderr
+    assert "keep --ctx within" in result.stderr
+    assert "generating" not in result.stderr
+
+
+@needs_limit
+def test_a_model_whose_context_does_not_fit_is_refused(tmp_path: Path) -> None:
+    model = str(small_model(tmp_path / "model", num_hidden_layers=12))
+    result = bench("--model", model, "--ctx", "2000000", "--device", "cpu", limit=8 * GB)
+    assert result.returncode == 3, result.stderr
+    assert "whole steps of" in result.stderr
+    assert "at 2,000,000 keys takes" in result.stderr
+    assert "keep --ctx within" in result.stderr
+    assert "reading" not in result.stderr
+
+
+def test_the_need_of_one_layer_is_its_real_peak() -> None:
+    ctx, tables = 120_000, 40
+    result = bench(
+        "--shape", "llama-3.2-1b", "--ctx", str(ctx), "--tables", str(tables), "--rounds", "1", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    peak = json.loads(result.stdout)["memory"]["host_peak_bytes"]
+    needed = layer_bytes(SHAPES["llama-3.2-1b"][0], ctx, LshParams(10, tables))
+    assert 0.9 * peak <= needed <= 1.5 * peak

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from magicpig_cli.cli.signals import Interrupted, Signals
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Standard
 
@@ -77,9 +79,13 @@ class Editor:
     def next(self) -> str | None:
         while True:
             try:
-                return self._session.prompt("> ")
-            except KeyboardInterrupt:
-                continue  # what was typed is dropped, as in a shell
+                # Without handlers of ours a signal would leave the terminal as the editor set it.
+                with Signals():
+                    return self._session.prompt("> ")
+            except KeyboardInterrupt as request:
+                if isinstance(request, Interrupted) and request.number != signal.SIGINT:
+                    raise
+                # What was typed is dropped, as in a shell.
             except EOFError:
                 return None
 

@@ -122,7 +122,7 @@ def _bar(label: str, share: float, figures: str, width: int, glyphs: Glyphs) -> 
     room = width - cell_len(lead) - len(number)
     beside = room - cell_len(figures) - 2
     bar_columns = max(4, min(_BAR_COLUMNS, beside if beside >= 10 else room))
-    filled = round(share * bar_columns)
+    filled = int(share * bar_columns)  # full when it is done, not before
     spans = (
         Span(lead),
         Span(glyphs.bar * filled, "accent"),

@@ -166,8 +166,8 @@ class _Talk:
                     return ended
         except ReaderGone:
             return exits.READER_GONE
-        except KeyboardInterrupt:
-            return 130
+        except KeyboardInterrupt as error:
+            return exits.ending_of(error).status
         return 0 if questions.interactive else self._status
 
     def _lines(self, questions: Questions) -> Iterator[str]:

@@ -108,7 +108,7 @@ def hash_tile(tile, work, signs, n_bits, codes):
     """
     dim, lanes = tile.shape
     n_blocks = signs.shape[0] - 2
-    n_planes = n_bits * codes.shape[0]
+    n_tables = codes.shape[0]
     codes[:] = 0
     for shared in range(2):
         for i in range(dim):
@@ -122,15 +122,19 @@ def hash_tile(tile, work, signs, n_bits, codes):
             for lane in range(lanes):
                 work[i, lane] = tile[i, lane] * sign
         hadamard(work)
-        plane = block
+        # plane = block + i n_blocks, as table and bit; a division per plane took longer than the transform.
+        table, bit = block // n_bits, block % n_bits
         for i in range(dim):
-            if plane >= n_planes:
+            if table >= n_tables:
                 break
-            table = plane // n_bits
-            weight = np.uint16(1 << (plane % n_bits))
+            weight = np.uint16(1 << bit)
             for lane in range(lanes):
                 codes[table, lane] |= weight if work[i, lane] > 0.0 else np.uint16(0)
-            plane += n_blocks
+            table += n_blocks // n_bits
+            bit += n_blocks % n_bits
+            if bit >= n_bits:
+                bit -= n_bits
+                table += 1
 
 
 @jit(parallel=True)

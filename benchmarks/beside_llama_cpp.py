@@ -162,13 +162,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryFile() as log:
         theirs = LlamaCpp(options.llama_python, options.gguf, options.threads, real_tokens, environment, log)
         try:
+            about = theirs.ask("about")  # first: what fails there fails at once
             ours = MagicPig(options.gguf, options.threads, real_tokens)
             result = {
                 "gguf": options.gguf.name,
                 "threads": options.threads,
                 "rounds": options.rounds,
                 "tokens_per_round": options.tokens,
-                "machine": machine() | theirs.ask("about"),
+                "machine": machine() | about,
                 "prefill": _prefill(ours, theirs, real_tokens, options.prefill_rounds),
                 "decode": [_decode(ours, theirs, ctx, options) for ctx in contexts],
             }

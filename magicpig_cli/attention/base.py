@@ -28,7 +28,9 @@ class StepStats:
     layers, `keys_touched` how many the method read. Where query heads of a KV group read keys of their own,
     `rows_offered` and `rows_touched` count (KV head, key) pairs, a key that several heads read once; both are
     0 where the heads of a group read the same. `error_sum` adds the estimated squared
-    relative L2 errors of head outputs, `error_count` how many were added.
+    relative L2 errors of head outputs, `error_count` how many were added. With a tolerance, `heads_judged`
+    counts the outputs whose estimate was compared with it, `heads_exact` those that were then attended
+    exactly; what was read for that counts in `keys_touched`, beside the sample that it replaced.
     """
 
     retrieve_ms: float = 0.0
@@ -39,11 +41,14 @@ class StepStats:
     rows_touched: int = 0
     error_sum: float = 0.0
     error_count: int = 0
+    heads_judged: int = 0
+    heads_exact: int = 0
 
     def reset(self) -> None:
         self.retrieve_ms = self.attend_ms = self.error_sum = 0.0
         self.keys_offered = self.keys_touched = self.error_count = 0
         self.rows_offered = self.rows_touched = 0
+        self.heads_judged = self.heads_exact = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,14 @@ class LayerAttention(ABC):
         list of Weighed
             Every query head is in one of them.
         """
+
+    @property
+    def estimated_error(self) -> torch.Tensor | None:
+        """Estimated relative L2 error of each head's last output, (n_q_heads,), float32 on the CPU.
+
+        None for methods that cannot tell.
+        """
+        return None
 
     def mark(self) -> Any:
         """What `rewind` needs to come back to the tokens known now; methods without state need nothing."""

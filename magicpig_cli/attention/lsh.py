@@ -14,6 +14,8 @@ import torch
 
 from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, Weighed
 from magicpig_cli.attention.dense import dense_layer
+from magicpig_cli.attention.exact import weigh_exactly
+from magicpig_cli.attention.tolerance import Correction
 from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LshParams
@@ -36,12 +38,15 @@ class Lsh(AttentionMethod):
         Layers that attend exactly, because they attend broadly.
     n_sinks, n_recent : int
         Exact tokens at the start and at the end of the context.
+    tolerance : float or None
+        Where the estimated error of a head's output exceeds it, the head's KV group attends exactly.
     """
 
     params: LshParams
     dense_layers: tuple[int, ...] = (0,)
     n_sinks: int = 4
     n_recent: int = 64
+    tolerance: float | None = None
     name = "lsh"
 
     def layer(self, context: LayerContext) -> LayerAttention:
@@ -58,6 +63,7 @@ class SampledLayer(LayerAttention):
         params = replace(method.params, seed=method.params.seed + context.layer)
         self._tables = LshLayer(params, context.shape)
         self._transfer = transfer(context.device, context.shape)
+        self._correction = None if method.tolerance is None else Correction(method.tolerance, context)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._follow_store()
@@ -70,8 +76,11 @@ class SampledLayer(LayerAttention):
         stats = context.stats
         stats.retrieve_ms += result.retrieve_ms
         stats.attend_ms += result.attend_ms
-        stats.keys_offered += (tables.stop - tables.start) * context.shape.n_q_heads
+        n_keys = tables.stop - tables.start
+        stats.keys_offered += n_keys * context.shape.n_q_heads
         stats.keys_touched += int(result.n_sampled.sum())
+        if self._correction is not None:
+            stats.keys_touched += self._correction.apply(host_query, result) * n_keys
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
         return self._transfer.to_device(result.out, result.lse, query)
@@ -80,11 +89,25 @@ class SampledLayer(LayerAttention):
         context, rows = self._context, self._context.store.rows
         host_query, sums = query.float().cpu().numpy(), lse.float().cpu().numpy()
         found = self._tables.weights(host_query, rows, self._exact(), sums, context.scale, context.softcap)
-        return [Weighed(tokens, weights) for tokens, weights in found]
+        sampled = [Weighed(tokens, weights) for tokens, weights in found]
+        corrected = self._correction.corrected if self._correction is not None else ()
+        if not corrected:
+            return sampled
+        whole = weigh_exactly(query, lse, context, 0, context.store.n_tokens)
+        per_kv_head = len(sampled) // len(whole)
+        return [
+            weighed
+            for i, exactly in enumerate(whole)
+            for weighed in ([exactly] if i in corrected else sampled[i * per_kv_head : (i + 1) * per_kv_head])
+        ]
 
     def _exact(self) -> list[tuple[int, int]]:
         """Ranges of tokens outside the tables."""
         return [(0, self._tables.start), (self._tables.stop, self._context.store.n_tokens)]
+
+    @property
+    def estimated_error(self) -> torch.Tensor:
+        return torch.from_numpy(self._tables.result.squared_error).sqrt()
 
     def mark(self) -> Any:
         return self._tables.mark()

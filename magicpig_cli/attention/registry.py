@@ -38,6 +38,8 @@ class MethodOptions:
         Of the hyperplanes, and of any other random choice.
     budget : float or None
         Share of the keys to read, for methods that are told; None takes the method's default.
+    tolerance : float or None
+        Relative error of an output that a method should keep to, for those that can (`WITH_TOLERANCE`).
     """
 
     prompt_tokens: int
@@ -46,11 +48,13 @@ class MethodOptions:
     n_tables: int | None = None
     hash_seed: int = 0
     budget: float | None = None
+    tolerance: float | None = None
 
 
 def _lsh(options: MethodOptions) -> AttentionMethod:
     n_bits, n_tables = bits_and_tables(options.prompt_tokens, options.n_bits, options.n_tables)
-    return Lsh(LshParams(n_bits, n_tables, options.hash_seed), options.dense_layers)
+    params = LshParams(n_bits, n_tables, options.hash_seed)
+    return Lsh(params, options.dense_layers, tolerance=options.tolerance)
 
 
 def _lsh_published(options: MethodOptions) -> AttentionMethod:
@@ -59,7 +63,8 @@ def _lsh_published(options: MethodOptions) -> AttentionMethod:
 
 
 def _vattention(options: MethodOptions) -> AttentionMethod:
-    return VAttention(options.dense_layers, budget=options.budget, seed=options.hash_seed)
+    method = VAttention(options.dense_layers, budget=options.budget, seed=options.hash_seed)
+    return method if options.tolerance is None else replace(method, epsilon=options.tolerance)
 
 
 def _oracle_sampling(options: MethodOptions) -> AttentionMethod:
@@ -90,6 +95,8 @@ METHODS: dict[str, Callable[[MethodOptions], AttentionMethod]] = {
 }
 # Methods whose reading is set by K and L, or that read everything.
 WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
+# Methods that can keep to a tolerance, each by its own guarantee.
+WITH_TOLERANCE = ("lsh", "vattention")
 
 
 def build_method(name: str, options: MethodOptions) -> AttentionMethod:
@@ -98,10 +105,14 @@ def build_method(name: str, options: MethodOptions) -> AttentionMethod:
     Raises
     ------
     UsageError
-        If there is none, or if it takes no budget and one is given.
+        If there is none, or if it takes no budget or no tolerance and one is given.
     """
     if name not in METHODS:
         raise UsageError(f"there is no attention method {name!r}; choose one of {', '.join(METHODS)}")
     if options.budget is not None and name in WITHOUT_BUDGET:
         raise UsageError(f"attention method {name!r} takes no budget; leave it out")
+    if options.tolerance is not None and name not in WITH_TOLERANCE:
+        raise UsageError(f"attention method {name!r} takes no tolerance; leave it out")
+    if options.tolerance is not None and options.budget is not None:
+        raise UsageError(f"a fixed budget of {name} cannot keep to a tolerance; leave one of them out")
     return METHODS[name](options)

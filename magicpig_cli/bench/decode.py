@@ -43,6 +43,7 @@ class DecodeFigures:
     speedup: float
     sampled_share: float | None
     estimated_error: float | None
+    exact_share: float | None
     kv_bytes: int
     table_bytes: int
 
@@ -105,7 +106,7 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
     steps = {name: make_step(engine.loaded.model, each) for name, each in contenders.items()}
     times: dict[str, list[float]] = {"sampled": [], "dense": []}
     attention_ms: list[float] = []
-    offered = touched = errors = 0
+    offered = touched = errors = judged = exact = 0
     error_sum = 0.0
     token = session.token_ids[-1]
     with torch.inference_mode():
@@ -123,6 +124,7 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
                     attention_ms.append(stats.retrieve_ms + stats.attend_ms)
                     offered, touched = offered + stats.keys_offered, touched + stats.keys_touched
                     error_sum, errors = error_sum + stats.error_sum, errors + stats.error_count
+                    judged, exact = judged + stats.heads_judged, exact + stats.heads_exact
             token = int(logits.argmax())  # of the dense step: both go on with the same token
     return DecodeFigures(
         step=Timing.of(times["sampled"]),
@@ -131,6 +133,7 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
         speedup=ratio(times["dense"], times["sampled"]),
         sampled_share=touched / offered if offered else None,
         estimated_error=(error_sum / errors) ** 0.5 if errors else None,
+        exact_share=exact / judged if judged else None,
         kv_bytes=sampled.kv_bytes,
         table_bytes=sampled.table_bytes,
     )

@@ -120,6 +120,7 @@ def bench_model(
                 params.n_bits,
                 params.n_tables,
                 options.seed,
+                tolerance=engine.settings.tolerance,
             ),
         )
         progress(f"building the tables of {ctx:,} keys per layer")
@@ -227,6 +228,7 @@ def _decode_json(figures: DecodeFigures) -> dict[str, Any]:
         "speedup": figures.speedup,
         "sampled_share": figures.sampled_share,
         "estimated_error": figures.estimated_error,
+        "exact_share": figures.exact_share,
         "kv_bytes": figures.kv_bytes,
         "table_bytes": figures.table_bytes,
     }

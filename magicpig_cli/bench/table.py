@@ -58,6 +58,7 @@ def _table(results: list[dict[str, Any]]) -> Table:
     table.add_section()
     row("decode, sampled", "decode", "ms_per_token", unit=" ms/token", digits=1)
     row("  of it attention", "decode", "cpu_attention_ms_per_token", unit=" ms", digits=1)
+    row("  heads made exact", "decode", "exact_share", unit=" %", scale=100)
     row("decode, dense", "decode", "dense_ms_per_token", unit=" ms/token", digits=1)
     row("dense over sampled", "decode", "speedup", digits=1)
     row("prefill", "prefill", "tokens_per_s", unit=" tokens/s", digits=0)

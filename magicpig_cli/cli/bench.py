@@ -44,6 +44,7 @@ def bench(
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
     dense_layers: options.DenseLayersOption = None,
+    tolerance: options.ToleranceOption = None,
     seed: options.SeedOption = 0,
     threads: options.ThreadsOption = None,
     offline: options.OfflineOption = False,
@@ -71,9 +72,12 @@ def bench(
         dense_layers,
         threads,
         offline,
+        tolerance=tolerance,
         quantize=quantize,
         rope=rope,
     ).checked()
+    if shape is not None and tolerance is not None:
+        raise UsageError("--tolerance acts on whole decode steps, which --shape does not take; leave one out")
     with wiring.own_streams(context, verbose, offline) as standard:
         messages, output = Messages(standard.streams.err), Output(standard.streams.out)
         progress = (lambda text: None) if quiet else messages.line

@@ -64,6 +64,14 @@ def evaluate(
             help="Shares of the keys to read, such as 0.025,0.05; default: as much as lsh reads.",
         ),
     ] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(
+            "--tolerance",
+            metavar="X[,X...]",
+            help="Relative errors that lsh and vattention should keep to, such as 0.1,0.05.",
+        ),
+    ] = None,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Decode steps per sample of error and kl.")
     ] = 16,
@@ -103,6 +111,7 @@ def evaluate(
     names = _names("--methods", methods, options.ATTENTION_METHODS)
     wanted = _names("--tasks", tasks, TASKS)
     shares = None if budgets is None else _shares(budgets)
+    errors = None if tolerance is None else _errors_to_keep(tolerance, names)
     for name, value, low, high in (
         ("--ctx", ctx, _SHORTEST_CTX, 2_000_000),
         ("--samples", samples, 1, 100_000),
@@ -130,7 +139,7 @@ def evaluate(
 
         messages = Messages(standard.streams.err)
         progress = (lambda line: None) if quiet else messages.line
-        chosen = EvalOptions(ctx, names, wanted, shares, samples, steps, seed or 0)
+        chosen = EvalOptions(ctx, names, wanted, shares, samples, steps, seed or 0, tolerances=errors)
         if text is not None:
             chosen = _with_text(chosen, text, standard, progress)
         outcome = _outcome(chosen, engine_options, out, progress)
@@ -165,6 +174,20 @@ def _shares(text: str) -> tuple[float, ...]:
     for share in shares:
         options.check_share("--budgets", share)
     return shares
+
+
+def _errors_to_keep(text: str, methods: tuple[str, ...]) -> tuple[float, ...]:
+    if not set(methods) & set(options.WITH_TOLERANCE):
+        raise UsageError(
+            f"--tolerance is for {' and '.join(options.WITH_TOLERANCE)}, of which --methods names neither"
+        )
+    try:
+        errors = tuple(dict.fromkeys(float(part) for part in text.split(",")))
+    except ValueError:
+        raise UsageError(f"--tolerance is {text!r}, but must be errors such as 0.1,0.05") from None
+    for error in errors:
+        options.check_tolerance(error)
+    return errors
 
 
 def _check_plot(path: Path, tasks: tuple[str, ...]) -> None:

@@ -40,6 +40,8 @@ ATTENTION_METHODS = (
 )
 # Those that are not told how much to read: registry.WITHOUT_BUDGET.
 WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
+# Those that can keep to a tolerance: registry.WITH_TOLERANCE.
+WITH_TOLERANCE = ("lsh", "vattention")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 # Models that stretch further than this are not published, and positions mean little there.
 _FARTHEST_STRETCH = 32
@@ -133,6 +135,16 @@ BudgetOption = Annotated[
         help="Share of the keys that a method to compare with reads, such as 0.05.",
     ),
 ]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--tolerance",
+        parser=_number,
+        metavar="X",
+        help="Attend exactly where the estimated relative error of an attention output exceeds this, such as "
+        "0.1; default: nowhere.",
+    ),
+]
 BitsOption = Annotated[
     int | None,
     typer.Option(
@@ -219,6 +231,7 @@ class EngineOptions:
     offline: bool
     cache: bool = False
     budget: float | None = None
+    tolerance: float | None = None
     quantize: str = "none"
     rope: str | None = None
 
@@ -257,6 +270,8 @@ class EngineOptions:
                     f"{name} belongs to --attention lsh and does nothing with "
                     f"--attention {self.attention}; leave it out"
                 )
+        if self.tolerance is not None:
+            self._check_tolerance(self.tolerance)
         if self.budget is None:
             return
         if self.attention in WITHOUT_BUDGET:
@@ -265,6 +280,16 @@ class EngineOptions:
             )
             raise UsageError(f"--attention {self.attention} {what} and takes no --budget; leave it out")
         check_share("--budget", self.budget)
+
+    def _check_tolerance(self, tolerance: float) -> None:
+        if self.attention not in WITH_TOLERANCE:
+            raise UsageError(
+                f"--tolerance needs a method that knows its error ({' or '.join(WITH_TOLERANCE)}), which "
+                f"--attention {self.attention} does not; leave it out"
+            )
+        check_tolerance(tolerance)
+        if self.budget is not None:
+            raise UsageError("a fixed --budget cannot keep to a --tolerance; leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +351,7 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
         offline=options.offline,
         cache=options.cache,
         budget=options.budget,
+        tolerance=options.tolerance,
     )
 
 
@@ -420,6 +446,17 @@ def check_share(name: str, value: float) -> None:
     """
     if not 0 < value <= 1:
         raise UsageError(f"{name} is {value:g}, but must be a share above 0 and at most 1, such as 0.05")
+
+
+def check_tolerance(value: float) -> None:
+    """Refuse what is no error to keep to.
+
+    Raises
+    ------
+    UsageError
+    """
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"--tolerance is {value:g}, but must be above 0, such as 0.1")
 
 
 def _one_of(name: str, value: str, choices: Sequence[str]) -> None:

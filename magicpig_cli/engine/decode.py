@@ -29,6 +29,8 @@ class _Totals:
     touched: int = 0
     error_sum: float = 0.0
     error_count: int = 0
+    judged: int = 0
+    exact: int = 0
 
     def add(self, step_ms: float, stats: StepStats) -> None:
         self.steps += 1
@@ -38,6 +40,8 @@ class _Totals:
         self.touched += stats.keys_touched
         self.error_sum += stats.error_sum
         self.error_count += stats.error_count
+        self.judged += stats.heads_judged
+        self.exact += stats.heads_exact
 
 
 def decode(
@@ -100,6 +104,7 @@ def decode(
         sampled_share=_ratio(totals.touched, totals.offered),
         estimated_error=_root_mean(totals.error_sum, totals.error_count),
         seed=sampler.seed,
+        exact_share=_ratio(totals.exact, totals.judged),
     )
 
 
@@ -112,6 +117,7 @@ def _step_event(index: int, step_ms: float, stats: StepStats) -> Step:
         attend_ms=stats.attend_ms,
         sampled_share=_ratio(stats.keys_touched, stats.keys_offered),
         estimated_error=_root_mean(stats.error_sum, stats.error_count),
+        exact_share=_ratio(stats.heads_exact, stats.heads_judged),
     )
 
 

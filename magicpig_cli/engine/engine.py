@@ -87,6 +87,8 @@ class EngineSettings:
         Keep on disk what was read, and look there before reading.
     budget : float or None
         Share of the keys that a method reads, for those that are told; None takes its default.
+    tolerance : float or None
+        Relative error of an attention output that the method keeps to; None for no promise.
     """
 
     model: str = "auto"
@@ -104,6 +106,7 @@ class EngineSettings:
     offline: bool = False
     cache: bool = False
     budget: float | None = None
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +280,7 @@ class Engine:
             document_tokens=prompt.document_tokens,
             prompt_tokens=len(prompt.token_ids),
             reused_tokens=reused,
-            attention=_attention_info(self.settings.attention, method),
+            attention=_attention_info(self.settings, method),
             index_path=None if reading.index is None else str(reading.index),
             open_s=reading.open_s,
         )
@@ -366,6 +369,7 @@ class Engine:
             n_tables=settings.n_tables,
             hash_seed=settings.hash_seed,
             budget=settings.budget,
+            tolerance=settings.tolerance,
         )
         return build_method(settings.attention, options)
 
@@ -432,11 +436,13 @@ def _is_proper_prefix(known: Sequence[int], prompt: Sequence[int]) -> bool:
     return len(known) < len(prompt) and list(prompt[: len(known)]) == known
 
 
-def _attention_info(name: str, method: AttentionMethod) -> AttentionInfo:
+def _attention_info(settings: EngineSettings, method: AttentionMethod) -> AttentionInfo:
+    n_bits = n_tables = None
     if isinstance(method, Lsh):
-        return AttentionInfo(name, method.params.n_bits, method.params.n_tables, method.dense_layers)
+        n_bits, n_tables = method.params.n_bits, method.params.n_tables
     # Rivals have dense layers too; exact attention names none.
-    return AttentionInfo(name, None, None, getattr(method, "dense_layers", ()))
+    exact_layers = getattr(method, "dense_layers", ())
+    return AttentionInfo(settings.attention, n_bits, n_tables, exact_layers, settings.tolerance)
 
 
 def _describe(device: torch.device, threads: int) -> DeviceInfo:

@@ -82,12 +82,16 @@ class DocumentInfo:
 
 @dataclass(frozen=True, slots=True)
 class AttentionInfo:
-    """The method as it will run on this prompt. LSH fields are None for other methods."""
+    """The method as it will run on this prompt. LSH fields are None for other methods.
+
+    `tolerance` is the relative error of an output that the method keeps to, None if it was not given one.
+    """
 
     method: str
     n_bits: int | None
     n_tables: int | None
     dense_layers: tuple[int, ...]
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,9 @@ class Step:
     `attention_ms` is CPU time spent in sampled attention (`retrieve_ms` + `attend_ms`);
     `sampled_share` is keys sampled over keys offered, over all sampled layers and heads, None
     where the method does not sample; `estimated_error` is the root mean square over layers
-    and heads of the estimated relative L2 error of an attention output, None likewise.
+    and heads of the estimated relative L2 error of an attention output, None likewise. `exact_share` is
+    the share of those outputs that were attended exactly because their estimate exceeded the tolerance, None
+    without one; what was read for them counts in `sampled_share`.
     """
 
     index: int
@@ -177,6 +183,7 @@ class Step:
     attend_ms: float
     sampled_share: float | None
     estimated_error: float | None
+    exact_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,7 @@ class Finished:
     sampled_share: float | None
     estimated_error: float | None
     seed: int | None
+    exact_share: float | None = None
 
 
 Event = (

@@ -14,7 +14,7 @@ import torch
 
 from magicpig_cli.attention.base import AttentionMethod
 from magicpig_cli.attention.budget import bits_and_tables
-from magicpig_cli.attention.registry import WITHOUT_BUDGET, MethodOptions, build_method
+from magicpig_cli.attention.registry import WITH_TOLERANCE, WITHOUT_BUDGET, MethodOptions, build_method
 from magicpig_cli.attention.session import Session
 from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
 from magicpig_cli.lsh.tile import GROUP_HEADS
@@ -28,23 +28,38 @@ _PUBLISHED_BITS = 10
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A method, and the share of keys that it should read; None reads what it reads by itself."""
+    """A method, and the share of keys that it should read or the error that it should keep to.
+
+    None for both: it reads what it reads by itself.
+    """
 
     method: str
     budget: float | None
+    tolerance: float | None = None
 
     @property
     def label(self) -> str:
+        if self.tolerance is not None:
+            return f"{self.method} within {self.tolerance:g}"
         return self.method if self.budget is None else f"{self.method} {self.budget:g}"
 
 
-def contenders(methods: Sequence[str], budgets: Sequence[float] | None) -> list[Contender]:
-    """Every method at every budget; `dense` once. Without budgets, each once."""
-    return [
-        Contender(method, budget)
-        for method in methods
-        for budget in ((None,) if method == "dense" or budgets is None else budgets)
-    ]
+def contenders(
+    methods: Sequence[str], budgets: Sequence[float] | None, tolerances: Sequence[float] | None = None
+) -> list[Contender]:
+    """Every method at every budget, those that can at every tolerance; `dense` once.
+
+    Without budgets, and tolerances for a method, once as it is.
+    """
+    entrants = []
+    for method in methods:
+        within = (tolerances or ()) if method in WITH_TOLERANCE else ()
+        shares: Sequence[float | None] = budgets or (() if within else (None,))
+        if method == "dense":
+            shares = (None,)
+        entrants += [Contender(method, share) for share in shares]
+        entrants += [Contender(method, None, tolerance) for tolerance in within]
+    return entrants
 
 
 class Builder:
@@ -73,7 +88,13 @@ class Builder:
             n_tables = self.tables(name, n_bits, budget)
         given = None if name in WITHOUT_BUDGET else budget
         options = MethodOptions(
-            self._session.n_tokens, self._dense_layers, n_bits, n_tables, self._seed, budget=given
+            self._session.n_tokens,
+            self._dense_layers,
+            n_bits,
+            n_tables,
+            self._seed,
+            budget=given,
+            tolerance=contender.tolerance,
         )
         return build_method(name, options)
 

@@ -22,6 +22,9 @@ from magicpig_cli.evaluate.contenders import Builder, Contender
 from magicpig_cli.evaluate.probe import Probe
 from magicpig_cli.evaluate.problems import Prompted
 
+# The same attention summed in another order differs by less, relative to the output.
+_ROUNDING = 1e-4
+
 Outcome = tuple[Contender, dict[str, Any]]
 
 
@@ -33,6 +36,31 @@ def _counts(stats: StepStats) -> dict[str, int]:
         "keys_touched": stats.keys_touched,
         "rows_offered": stats.keys_offered if alike else stats.rows_offered,
         "rows_touched": stats.keys_touched if alike else stats.rows_touched,
+        "heads_judged": stats.heads_judged,
+        "heads_exact": stats.heads_exact,
+    }
+
+
+def _kept(errors: torch.Tensor, tolerance: float | None) -> dict[str, Any]:
+    """How many outputs were in truth within the tolerance."""
+    return {} if tolerance is None else {"outputs_within_tolerance": int((errors <= tolerance).sum())}
+
+
+def _calibration(errors: torch.Tensor, estimates: torch.Tensor | None) -> dict[str, Any]:
+    """What estimated errors were worth: how many true ones were within twice the estimate, and the ratio.
+
+    Outputs that were attended exactly, and whose error is rounding, say nothing about an estimate.
+    """
+    if estimates is None:
+        return {}
+    sampled = (estimates > 0) | (errors > _ROUNDING)
+    true, estimate = errors[sampled], estimates[sampled]
+    if not len(true):
+        return {}
+    return {
+        "outputs_estimated": len(true),
+        "outputs_within_twice_estimate": int((true <= 2 * estimate).sum()),
+        "estimate_over_error_median": float((estimate / true.clamp_min(1e-30)).median()),
     }
 
 
@@ -126,6 +154,7 @@ def output_error(
             continue
         by_layer = {layer: torch.stack(steps) for layer, steps in measured.errors.items()}
         errors = torch.cat([steps.flatten() for steps in by_layer.values()])
+        estimates = [estimate for steps in measured.estimates.values() for estimate in steps]
         yield (
             contender,
             {
@@ -138,6 +167,8 @@ def output_error(
                     for layer, steps in by_layer.items()
                 },
                 "outputs": len(errors),
+                **_kept(errors, contender.tolerance),
+                **_calibration(errors, torch.cat(estimates) if estimates else None),
                 **_counts(measured.stats),
                 "prompt_tokens": len(token_ids) - n_steps,
             },

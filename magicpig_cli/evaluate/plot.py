@@ -21,7 +21,8 @@ def plot_error(outcome: dict[str, Any], path: Path) -> None:
 
     lines: dict[str, list[tuple[float, float]]] = {}
     for result in outcome["results"]:
-        if result["relative_error"] is not None and result["method"] != "dense":
+        at_budget = result["method"] != "dense" and result["tolerance"] is None
+        if result["relative_error"] is not None and at_budget:
             point = (result["keys_read_share"] * 100, result["relative_error"])
             lines.setdefault(result["method"], []).append(point)
     figure = Figure(figsize=(7.5, 4.8), layout="constrained")

@@ -25,10 +25,13 @@ class Measured:
         Never reset: sums over all steps.
     errors : dict
         Layer to a list with a tensor (n_q_heads,) per step: relative L2 errors of the outputs.
+    estimates : dict
+        Likewise, what the method itself estimated; empty if it cannot.
     """
 
     stats: StepStats = field(default_factory=StepStats)
     errors: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    estimates: dict[int, list[torch.Tensor]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,5 +82,9 @@ class ProbeLayer(LayerAttention):
         size = output.float().norm(dim=1).clamp_min(1e-30)
         for label, attention in self._contenders.items():
             error = (attention.attend(query)[0].float() - output.float()).norm(dim=1) / size
-            self._measured[label].errors.setdefault(self._layer, []).append(error.cpu())
+            measured = self._measured[label]
+            measured.errors.setdefault(self._layer, []).append(error.cpu())
+            estimate = attention.estimated_error
+            if estimate is not None:
+                measured.estimates.setdefault(self._layer, []).append(estimate)
         return output, lse

@@ -42,19 +42,22 @@ class Record:
             reason = (error.strerror or str(error)).lower()
             raise UsageError(f"--out {path} cannot be used: {reason}; name another file") from error
 
-    def has(self, task: str, sample: int, method: str, budget: float | None) -> bool:
+    def has(
+        self, task: str, sample: int, method: str, budget: float | None, tolerance: float | None = None
+    ) -> bool:
         """Whether this item was finished."""
-        return (task, sample, method, budget) in self._done
+        return (task, sample, method, budget, tolerance) in self._done
 
     def add(self, item: dict[str, Any]) -> None:
-        """Keep an item: `task`, `sample`, `method`, `budget` and what was measured."""
+        """Keep an item: `task`, `sample`, `method`, `budget`, `tolerance` and what was measured."""
         self._remember(item)
         if self._path is not None:
             self._append(item)
 
     def _remember(self, item: dict[str, Any]) -> None:
         self.items.append(item)
-        self._done.add((item["task"], item["sample"], item["method"], item["budget"]))
+        name = (item["task"], item["sample"], item["method"], item["budget"], item.get("tolerance"))
+        self._done.add(name)
 
     def _append(self, value: dict[str, Any]) -> None:
         assert self._path is not None

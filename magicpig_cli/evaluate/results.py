@@ -14,18 +14,19 @@ _FEWEST = 5
 
 
 def summarize(items: Iterable[dict[str, Any]], ctx: int) -> list[dict[str, Any]]:
-    """One result per task, method and budget, in the order in which they first come.
+    """One result per task, method, budget and tolerance, in the order in which they first come.
 
     A field that a task does not measure is None.
     """
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for item in items:
-        groups.setdefault((item["task"], item["method"], item["budget"]), []).append(item)
+        key = (item["task"], item["method"], item["budget"], item.get("tolerance"))
+        groups.setdefault(key, []).append(item)
     return [_result(key, group, ctx) for key, group in groups.items()]
 
 
 def _result(key: tuple[Any, ...], group: list[dict[str, Any]], ctx: int) -> dict[str, Any]:
-    task, method, budget = key
+    task, method, budget, tolerance = key
     scores, errors = _values(group, "score"), _values(group, "relative_error")
     low, high = wilson(scores) if scores else (None, None)
     error_low, error_high = bootstrap(errors) if len(errors) >= _FEWEST else (None, None)
@@ -34,6 +35,7 @@ def _result(key: tuple[Any, ...], group: list[dict[str, Any]], ctx: int) -> dict
         "task": task,
         "method": method,
         "budget": budget,
+        "tolerance": tolerance,
         "ctx": ctx,
         "samples": len(group),
         "score": _mean(scores),
@@ -47,6 +49,10 @@ def _result(key: tuple[Any, ...], group: list[dict[str, Any]], ctx: int) -> dict
         "relative_error_median": _mean(_values(group, "relative_error_median")),
         "relative_error_p90": _mean(_values(group, "relative_error_p90")),
         "relative_error_by_layer_and_head": _by_layer(group),
+        "heads_exact_share": _of(group, "heads_exact", "heads_judged"),
+        "within_tolerance": _of(group, "outputs_within_tolerance", "outputs"),
+        "within_twice_estimate": _of(group, "outputs_within_twice_estimate", "outputs_estimated"),
+        "estimate_over_error_median": _mean(_values(group, "estimate_over_error_median")),
         "kl_mean": _mean(_values(group, "kl_mean")),
         "kl_max": max(_values(group, "kl_max"), default=None),
         "perplexity": None if likelihood is None else math.exp(likelihood),
@@ -75,8 +81,14 @@ def _share(group: list[dict[str, Any]], what: str) -> float | None:
     """Touched of offered, by (query head, key) pairs or by keys; exact attention reads all."""
     if group[0]["method"] == "dense":
         return 1.0
-    offered = sum(item.get(f"{what}_offered", 0) for item in group)
-    return sum(item.get(f"{what}_touched", 0) for item in group) / offered if offered else None
+    return _of(group, f"{what}_touched", f"{what}_offered")
+
+
+def _of(group: list[dict[str, Any]], part: str, whole: str) -> float | None:
+    """A ratio of sums over the items that know both."""
+    known = [item for item in group if part in item and whole in item]
+    total = sum(item[whole] for item in known)
+    return sum(item[part] for item in known) / total if total else None
 
 
 def _values(group: list[dict[str, Any]], name: str) -> list[float]:

@@ -45,6 +45,8 @@ class EvalOptions:
     text : str or None
         Haystack and text to read; None takes our own.
     text_name : str
+    tolerances : tuple of float or None
+        Errors that the methods that can should keep to.
     """
 
     ctx: int
@@ -56,6 +58,7 @@ class EvalOptions:
     seed: int
     text: str | None = None
     text_name: str = SOURCE
+    tolerances: tuple[float, ...] | None = None
 
 
 Progress = Callable[[str], None]
@@ -98,19 +101,20 @@ def evaluate(engine: Engine, options: EvalOptions, out: Path | None, progress: P
     }
     run = _Run(engine, options, exact_layers, text)
     record = Record(out, settings)
-    entrants = contenders(options.methods, options.budgets)
+    entrants = contenders(options.methods, options.budgets, options.tolerances)
     for task in options.tasks:
         for sample in range(options.samples):
-            lacking = [c for c in entrants if not record.has(task, sample, c.method, c.budget)]
+            lacking = [c for c in entrants if not record.has(task, sample, c.method, c.budget, c.tolerance)]
             if not lacking:
                 continue
-            progress(f"{task}, sample {sample + 1} of {options.samples}: {len(lacking)} methods and budgets")
+            progress(f"{task}, sample {sample + 1} of {options.samples}: {len(lacking)} contenders")
             for contender, measured in run.sample(task, sample, lacking):
                 item = {
                     "task": task,
                     "sample": sample,
                     "method": contender.method,
                     "budget": contender.budget,
+                    "tolerance": contender.tolerance,
                 }
                 record.add(item | measured)
     wanted = [item for item in record.items if _is_wanted(item, options, entrants)]
@@ -157,5 +161,5 @@ def _is_wanted(item: dict[str, Any], options: EvalOptions, entrants: list[Conten
     return (
         item["task"] in options.tasks
         and item["sample"] < options.samples
-        and Contender(item["method"], item["budget"]) in entrants
+        and Contender(item["method"], item["budget"], item.get("tolerance")) in entrants
     )

@@ -19,6 +19,9 @@ def render(outcome: dict[str, Any]) -> RenderableType:
     error = [r for r in results if r["relative_error"] is not None]
     if error:
         parts += [_errors(error), Text()]
+    judged = [r for r in error if r["within_twice_estimate"] is not None or r["tolerance"] is not None]
+    if judged:
+        parts += [_estimates(judged), Text()]
     kl = [r for r in results if r["kl_mean"] is not None]
     if kl:
         parts += [_divergences(kl), Text()]
@@ -40,12 +43,12 @@ def _scores(results: list[dict[str, Any]]) -> Table:
     for task in tasks:
         table.add_column(task, justify="right")
     table.add_column("mean", justify="right")
-    for (method, budget), group in _grouped(results):
+    for name, group in _grouped(results):
         found = {r["task"]: r for r in group}
         cells = [_score(found[task]) if task in found else "" for task in tasks]
         mean = sum(r["score"] for r in group) / len(group)
         whole = f"{mean * 100:.0f}" if len(group) == len(tasks) else ""
-        table.add_row(method, _percent(budget), *_shares(group), *cells, whole)
+        table.add_row(*_names(name), *_shares(group), *cells, whole)
     return table
 
 
@@ -58,17 +61,16 @@ def _errors(results: list[dict[str, Any]]) -> Table:
     title = "Relative L2 error of head outputs against exact attention"
     table = Table(title=title, title_justify="left", pad_edge=False)
     _name_columns(table)
-    for name in ("mean", "95 %", "median", "90th percentile", "samples"):
-        table.add_column(name, justify="right")
-    for (method, budget), (r,) in _grouped(results):
+    for column in ("mean", "95 %", "median", "90th percentile", "samples"):
+        table.add_column(column, justify="right")
+    for name, (r,) in _grouped(results):
         interval = (
             ""
             if r["relative_error_low"] is None
             else (f"{r['relative_error_low']:.3f} to {r['relative_error_high']:.3f}")
         )
         table.add_row(
-            method,
-            _percent(budget),
+            *_names(name),
             *_shares([r]),
             f"{r['relative_error']:.3f}",
             interval,
@@ -79,16 +81,34 @@ def _errors(results: list[dict[str, Any]]) -> Table:
     return table
 
 
+def _estimates(results: list[dict[str, Any]]) -> Table:
+    title = "What methods know of their own error"
+    table = Table(title=title, title_justify="left", pad_edge=False)
+    _name_columns(table)
+    for column in ("true within 2 x estimate", "estimate / true", "true within tolerance", "made exact"):
+        table.add_column(column, justify="right")
+    for name, (r,) in _grouped(results):
+        ratio = r["estimate_over_error_median"]
+        table.add_row(
+            *_names(name),
+            *_shares([r]),
+            _percent(r["within_twice_estimate"]),
+            "" if ratio is None else f"{ratio:.2f}",
+            _percent(r["within_tolerance"]),
+            _percent(r["heads_exact_share"]),
+        )
+    return table
+
+
 def _divergences(results: list[dict[str, Any]]) -> Table:
     title = "KL divergence of next-token distributions from exact attention, nats"
     table = Table(title=title, title_justify="left", pad_edge=False)
     _name_columns(table)
-    for name in ("mean", "maximum", "perplexity", "samples"):
-        table.add_column(name, justify="right")
-    for (method, budget), (r,) in _grouped(results):
+    for column in ("mean", "maximum", "perplexity", "samples"):
+        table.add_column(column, justify="right")
+    for name, (r,) in _grouped(results):
         table.add_row(
-            method,
-            _percent(budget),
+            *_names(name),
             *_shares([r]),
             f"{r['kl_mean']:.4f}",
             f"{r['kl_max']:.3f}",
@@ -114,10 +134,20 @@ def _shares(results: list[dict[str, Any]]) -> list[str]:
     return cells
 
 
-def _grouped(results: list[dict[str, Any]]) -> list[tuple[tuple[str, float | None], list[dict[str, Any]]]]:
-    groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
+# Method, budget, tolerance.
+_Name = tuple[str, float | None, float | None]
+
+
+def _names(name: _Name) -> tuple[str, str]:
+    method, budget, tolerance = name
+    return method, _percent(budget) if tolerance is None else f"error {tolerance:g}"
+
+
+def _grouped(results: list[dict[str, Any]]) -> list[tuple[_Name, list[dict[str, Any]]]]:
+    groups: dict[_Name, list[dict[str, Any]]] = {}
     for result in results:
-        groups.setdefault((result["method"], result["budget"]), []).append(result)
+        name = result["method"], result["budget"], result["tolerance"]
+        groups.setdefault(name, []).append(result)
     return list(groups.items())
 
 

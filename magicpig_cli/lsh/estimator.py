@@ -14,9 +14,9 @@ import numpy as np
 LOG_U_PER_OCTAVE = 64
 LOG_U_OCTAVES = 40
 # How much the inclusions of two keys are correlated, weighted by how alike their values are, on average
-# over pairs: see `squared_error`. Chosen on keys of a novel so that the mean squares of estimated and of
-# true errors are equal; docs/accuracy.md has the measurement, and its check on another text.
-CORRELATION = 0.005
+# over pairs: see `squared_error`. Chosen on keys of a novel so that 95 to 96 % of true errors are within
+# twice the estimate; docs/accuracy.md has the measurement, and its check on another text.
+CORRELATION = 0.007
 # A key with a smaller probability will not be seen; the floor keeps its logarithm finite.
 _SMALLEST_U = 1e-30
 

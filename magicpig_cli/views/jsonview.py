@@ -112,6 +112,8 @@ def _attention(track: Track) -> dict[str, Any] | None:
         "dense_layers": list(info.dense_layers),
         "sampled_share": track.sampled_share,
         "estimated_error": track.estimated_error,
+        "tolerance": info.tolerance,
+        "exact_share": track.exact_share,
     }
 
 

@@ -161,6 +161,13 @@ class Track:
         return None if mean is None else mean**0.5
 
     @property
+    def exact_share(self) -> float | None:
+        """Head outputs that a tolerance made exact."""
+        if self.finished:
+            return self.finished.exact_share
+        return _mean([step.exact_share for step in tuple(self.steps) if step.exact_share is not None])
+
+    @property
     def prefill_tokens_per_s(self) -> float | None:
         """Over the work done so far: a share of the work counts as that share of the tokens."""
         if self.prefilled:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from magicpig_cli.cli.options import ATTENTION_METHODS, DTYPES, layer_numbers, plain_text
+from magicpig_cli.cli.options import (
+    ATTENTION_METHODS,
+    DTYPES,
+    WITH_TOLERANCE,
+    layer_numbers,
+    plain_text,
+)
 from magicpig_cli.errors import UsageError
 
 
 def test_every_method_of_the_registry_is_offered() -> None:
     from magicpig_cli.attention.registry import METHODS
+    from magicpig_cli.attention.registry import WITH_TOLERANCE as ABLE
 
     assert tuple(METHODS) == ATTENTION_METHODS
+    assert WITH_TOLERANCE == ABLE
 
 
 def test_every_dtype_of_the_loader_is_offered() -> None:

@@ -109,6 +109,8 @@ def test_a_cut_answer_says_so(book: Path, env: dict[str, str]) -> None:
         "dense_layers": [],
         "sampled_share": None,
         "estimated_error": None,
+        "tolerance": None,
+        "exact_share": None,
     }
     assert sum("--max-tokens" in line for line in result.err.splitlines()) == 1
 

@@ -18,8 +18,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return small_model(tmp_path_factory.mktemp("small") / "model")
 
 
-def answer(folder: Path, method: str, budget: float | None) -> tuple[list[int], Finished, Prompted]:
-    engine = Engine.load(EngineSettings(model=str(folder), offline=True, attention=method, budget=budget))
+def answer(
+    folder: Path, method: str, budget: float | None, tolerance: float | None = None
+) -> tuple[list[int], Finished, Prompted]:
+    settings = EngineSettings(
+        model=str(folder), offline=True, attention=method, budget=budget, tolerance=tolerance
+    )
+    engine = Engine.load(settings)
     document = Document("log.txt", lines(12), "utf-8")
     events = list(engine.generate(AskRequest([document], "Which pump?", max_tokens=24)))
     (finished,) = (event for event in events if isinstance(event, Finished))
@@ -41,3 +46,23 @@ def test_the_share_that_was_read_is_told(folder: Path, name: str) -> None:
     assert finished.sampled_share is not None
     assert 0.01 < finished.sampled_share < (0.5 if name.startswith("lsh") else 0.2)
     assert prompted.attention.dense_layers == (0,)
+
+
+def test_within_a_tiny_tolerance_the_answer_is_that_of_exact_attention(folder: Path) -> None:
+    tokens, finished, prompted = answer(folder, "lsh", None, 1e-9)
+    assert tokens == answer(folder, "dense", None)[0]
+    assert prompted.attention.tolerance == 1e-9
+    assert finished.exact_share == 1.0
+    assert finished.estimated_error == 0.0
+    assert finished.sampled_share is not None
+    assert finished.sampled_share > 1.0  # the sample and then everything
+
+
+def test_within_a_huge_tolerance_the_answer_is_the_sampled_one(folder: Path) -> None:
+    tokens, finished, _ = answer(folder, "lsh", None, 1e9)
+    plain_tokens, plain, plain_prompted = answer(folder, "lsh", None)
+    assert tokens == plain_tokens
+    assert (finished.sampled_share, finished.estimated_error) == (plain.sampled_share, plain.estimated_error)
+    assert finished.exact_share == 0.0
+    assert plain.exact_share is None
+    assert plain_prompted.attention.tolerance is None

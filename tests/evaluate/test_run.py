@@ -68,6 +68,13 @@ def test_contenders_are_every_method_at_every_budget_and_dense_once() -> None:
     assert [c.budget for c in contenders(("dense", "quest"), None)] == [None, None]
 
 
+def test_methods_that_can_take_part_at_every_tolerance() -> None:
+    found = contenders(("dense", "lsh", "quest"), None, (0.1, 0.2))
+    assert [c.label for c in found] == ["dense", "lsh within 0.1", "lsh within 0.2", "quest"]
+    found = contenders(("vattention", "quest"), (0.3,), (0.1,))
+    assert [c.label for c in found] == ["vattention 0.3", "vattention within 0.1", "quest 0.3"]
+
+
 def test_methods_read_what_the_budget_says(engine: Engine, token_ids: list[int]) -> None:
     entrants = contenders(("lsh", "lsh-published", "quest", "snapkv", "dsa", "oracle-sampling"), (0.1,))
     for contender, measured in output_error(engine, token_ids, 8, entrants, (0,), 0):
@@ -100,6 +107,27 @@ def test_output_error_is_that_of_attention_over_the_chosen_keys(engine: Engine, 
     assert found[0.3]["outputs"] == 2 * 4 * 5
     flat = [error for heads in by_layer.values() for error in heads]
     assert found[0.3]["relative_error"] == pytest.approx(sum(flat) / len(flat), abs=1e-4)
+
+
+def test_what_a_method_knows_of_its_error_is_measured(engine: Engine, token_ids: list[int]) -> None:
+    entrants = contenders(("lsh", "vattention", "quest"), None, (1e-6, 1e6))
+    found = {c.label: m for c, m in output_error(engine, token_ids, 5, entrants, (0, 2), 0)}
+    all_exact, all_sampled = found["lsh within 1e-06"], found["lsh within 1e+06"]
+    outputs = 2 * 4 * 5
+    assert all_exact["relative_error"] < 1e-4
+    assert all_exact["heads_exact"] == all_exact["heads_judged"] == outputs
+    assert "outputs_estimated" not in all_exact  # nothing was left to estimate
+    assert all_sampled["heads_exact"] == 0
+    assert all_sampled["outputs_within_tolerance"] == all_sampled["outputs_estimated"] == outputs
+    assert 0.1 < all_sampled["estimate_over_error_median"] < 10
+    typical = all_sampled["relative_error_median"] * all_sampled["estimate_over_error_median"]
+    entrants = contenders(("lsh",), None, (1.5 * typical,))
+    ((_, between),) = output_error(engine, token_ids, 5, entrants, (0, 2), 0)
+    assert 0 < between["heads_exact"] < outputs
+    assert between["relative_error"] < all_sampled["relative_error"]
+    assert between["keys_touched"] > all_sampled["keys_touched"]
+    assert found["vattention within 1e-06"]["keys_touched"] > found["vattention within 1e+06"]["keys_touched"]
+    assert "outputs_estimated" not in found["quest"]
 
 
 @torch.inference_mode()
@@ -232,6 +260,9 @@ def test_means_are_over_samples() -> None:
         (["--budgets", "x"], "must be shares such as"),
         (["--ctx", "10"], "--ctx is 10, but must be from 256"),
         (["--samples", "0"], "--samples is 0"),
+        (["--tolerance", "0.1,x"], "must be errors such as"),
+        (["--tolerance", "0"], "--tolerance is 0, but must be above 0"),
+        (["--methods", "quest", "--tolerance", "0.1"], "of which --methods names neither"),
         (["--plot", "a.svg"], "add error to --tasks"),
         (["--tasks", "error", "--plot", "a.png"], "does not end in .svg"),
     ],

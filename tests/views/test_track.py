@@ -15,6 +15,7 @@ from magicpig_cli.engine.events import (
     Step,
     Token,
 )
+from magicpig_cli.views.plain import summary_line
 from magicpig_cli.views.track import RECENT_STEPS, Track
 
 
@@ -71,6 +72,19 @@ def test_means_look_back_a_while_and_end_with_the_engines() -> None:
     assert track.estimated_error == pytest.approx(0.02)
     track.fold(Finished("stop", "", 180, 1.0, 70.0, 4.0, 0.06, 0.03, None))
     assert (track.step_ms, track.sampled_share, track.estimated_error) == (70.0, 0.06, 0.03)
+
+
+def test_what_a_tolerance_made_exact_is_told_and_without_one_nothing_is() -> None:
+    track, _ = folded(list(request(["a"])))
+    assert track.exact_share is None
+    assert "exact" not in summary_line(track)
+    track = Track()
+    for share in (0.1, 0.3):
+        track.fold(Step(0, 10.0, 4.0, 1.0, 3.0, 0.05, 0.02, share))
+    assert track.exact_share == pytest.approx(0.2)
+    track.fold(Finished("stop", "", 2, 1.0, 70.0, 4.0, 0.06, 0.03, None, 0.25))
+    assert track.exact_share == 0.25
+    assert summary_line(track).endswith("estimated error 3.0 %, made exact 25 % of heads")
 
 
 def test_methods_that_do_not_sample_have_no_share() -> None:

@@ -15,6 +15,8 @@ from magicpig_cli.views.wrap import Wrapped
 
 # The narrowest screen that has room for panels beside an answer.
 _WIDE = 76
+# Longer lines are hard to read.
+_LONGEST_LINE = 110
 _BAR_COLUMNS = 30
 
 
@@ -41,17 +43,18 @@ def frame(
     phases = _phases(track, width, glyphs, clock_s, idle_s)
     if track.phase not in ("decode", "done"):
         return [*head, Row(), *phases][:limit] if limit > len(head) + len(phases) else phases[-limit:]
-    if limit < 8:
-        head, phases = [], []
-    elif limit < 16:
-        phases = []
-    top = [*head, *phases, Row()] if head else []
-    room = limit - len(top)
-    if answer is None:
-        return [*top, *(band(track, width, room, glyphs) or _strip(track, width, room, glyphs))]
-    if width >= _WIDE:
-        return [*top, *_side_by_side(track, answer, width, room, glyphs)]
-    return [*top, *_stacked(track, answer, width, room, glyphs)]
+    # What stands above gives way to panels where the screen is low, and these to a few rows of figures.
+    tops = [[*head, *phases, Row()], [*head, Row()], []]
+    for top in tops:
+        room = limit - len(top)
+        panels = band(track, width, room, glyphs) if answer is None else None
+        if panels:
+            return [*top, *panels]
+        boxes = column(track, room, glyphs) if answer is not None and width >= _WIDE else None
+        if boxes and answer is not None:
+            return [*top, *_side_by_side(answer, boxes, width, room)]
+    top = tops[0] if limit >= 16 else tops[1] if limit >= 8 else tops[2]
+    return [*top, *_stacked(track, answer, width, limit - len(top), glyphs)]
 
 
 def _header(track: Track, width: int, glyphs: Glyphs) -> list[Row]:
@@ -92,10 +95,10 @@ def _phases(track: Track, width: int, glyphs: Glyphs, clock_s: float, idle_s: fl
         rows.append(Row((Span(turn, "accent"), Span(f" {what}"))))
     if track.prefilled:
         text = (
-            f"{count(track.prefilled.prompt_tokens, 'token')} read in "
-            f"{duration(track.prefilled.prefill_s)} ({track.prefilled.tokens_per_s:,.0f} tokens/s)"
+            f"{count(track.prefilled.prompt_tokens, 'token')} read in {duration(track.prefilled.prefill_s)}"
         )
-        rows.append(_done(text, glyphs))
+        speed = f" ({track.prefilled.tokens_per_s:,.0f} tokens/s)"
+        rows.append(_done(text + speed if len(text + speed) + 2 <= width else text, glyphs))
         if track.phase == "prefill":
             rows.append(Row((Span(turn, "accent"), Span(" answering"))))
     elif track.prefill:
@@ -134,27 +137,25 @@ def _bar(label: str, share: float, figures: str, width: int, glyphs: Glyphs) -> 
     return [Row(spans), Row((Span(figures),))]
 
 
-def _side_by_side(track: Track, answer: Wrapped, width: int, room: int, glyphs: Glyphs) -> list[Row]:
-    """Answer at the left, panels at the right."""
-    left_columns = width - PANEL_COLUMNS - GAP
-    panels = column(track, room, glyphs)
-    answer.resize(left_columns)
+def _side_by_side(answer: Wrapped, panels: Sequence[tuple[Span, ...]], width: int, room: int) -> list[Row]:
+    """Answer at the left, panels at its right."""
+    answer.resize(min(_LONGEST_LINE, width - PANEL_COLUMNS - GAP))
     lines = answer.tail(room)
-    at = left_columns + GAP
     rows = []
     for i in range(max(len(lines), len(panels))):
         left = (Span(lines[i]),) if i < len(lines) else ()
-        rows.append(Row(left, at, panels[i]) if i < len(panels) else Row(left))
+        rows.append(Row(left, answer.width + GAP, panels[i]) if i < len(panels) else Row(left))
     return rows
 
 
-def _stacked(track: Track, answer: Wrapped, width: int, room: int, glyphs: Glyphs) -> list[Row]:
-    """Answer above, figures packed into a few rows below."""
+def _stacked(track: Track, answer: Wrapped | None, width: int, room: int, glyphs: Glyphs) -> list[Row]:
+    """Figures in a few rows, which stay where they are, and below them the answer."""
     strip = _strip(track, width, room, glyphs)
+    if answer is None:
+        return strip
     answer.resize(width)
     n_lines = max(0, room - len(strip) - 1)
-    lines = [Row((Span(line),)) for line in answer.tail(n_lines)]
-    return [*lines, *([Row()] if n_lines else []), *strip]
+    return [*strip, *([Row()] if n_lines else []), *(Row((Span(line),)) for line in answer.tail(n_lines))]
 
 
 def _strip(track: Track, width: int, room: int, glyphs: Glyphs) -> list[Row]:

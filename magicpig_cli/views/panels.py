@@ -1,4 +1,4 @@
-"""The figures of decoding as panels: speed, CPU attention and memory, boxed where there is room.
+"""The figures of decoding: speed, CPU attention and memory, as panels or in words where there is no room.
 
 Pure: a track and sizes in, rows of spans out.
 """
@@ -29,14 +29,12 @@ class _Panel:
     lines: tuple[Spans, ...]
 
 
-def column(track: Track, room: int, glyphs: Glyphs) -> list[Spans]:
-    """Panels one below the other, `room` rows at most; without borders where the screen is low."""
-    panels = _panels(track, glyphs)
-    bordered = sum(len(panel.lines) + 2 for panel in panels) <= room
+def column(track: Track, room: int, glyphs: Glyphs) -> list[Spans] | None:
+    """Panels one below the other; None if they take more than `room` rows."""
     rows: list[Spans] = []
-    for panel in panels:
-        rows += _boxed(panel, len(panel.lines), glyphs) if bordered else panel.lines
-    return rows[:room]
+    for panel in _panels(track, glyphs):
+        rows += _boxed(panel, len(panel.lines), glyphs)
+    return rows if len(rows) <= room else None
 
 
 def band(track: Track, width: int, room: int, glyphs: Glyphs) -> list[Row] | None:

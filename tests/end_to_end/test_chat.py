@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
+import psutil
 import pytest
-from command import MAGICPIG, environment, magicpig, one_sentence
+from command import MAGICPIG, environment, one_sentence
 from small import lines, small_model
 from terminal import Terminal
+from warm import magicpig
 
 TEXT = lines(20)
 
@@ -82,3 +86,28 @@ def test_on_a_terminal(book: Path, env: dict[str, str]) -> None:
     assert terminal.finish(60) == 0
     assert not terminal.cursor_hidden
     assert "Traceback" not in terminal.everything
+
+
+def test_stopped_in_an_answer_and_ended_at_the_prompt(book: Path, env: dict[str, str]) -> None:
+    """Ctrl-Z and `fg`; SIGTERM while the line editor has the terminal in hand."""
+    terminal = Terminal(["bash", "--norc", "-i"], 100, 40, env | {"PS1": "$ "})
+    terminal.wait_for("$")
+    terminal.process.sendline(f"{' '.join(MAGICPIG)} chat {book} -n 4000 --temperature 5")
+    terminal.wait_for("leaves.\n>", 120)
+    terminal.process.send("Which pump?\r")
+    terminal.wait_for(lambda: "ms/token" in terminal.text, 60)
+    terminal.process.send("\x1a")
+    terminal.wait_for("Stopped", 60)
+    assert not terminal.cursor_hidden
+    assert "ms/token" not in terminal.text
+    terminal.process.sendline("fg")
+    terminal.wait_for(lambda: "ms/token" in terminal.text, 60)
+    terminal.process.sendintr()
+    terminal.wait_for("interrupted after", 60)
+    terminal.wait_for(lambda: terminal.lines[-1].startswith(">"), 60)
+    (chat,) = psutil.Process(terminal.process.pid).children()
+    os.kill(chat.pid, signal.SIGTERM)
+    terminal.wait_for(lambda: terminal.lines[-1].startswith("$"), 60)
+    terminal.process.sendline("echo status=$?")
+    terminal.wait_for("status=143", 60)
+    terminal.process.terminate(force=True)

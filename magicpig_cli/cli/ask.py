@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli import options, values, wiring
 from magicpig_cli.cli.help import Command
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.base import View
@@ -85,8 +85,8 @@ def ask(
     """Answer one question about the sources.
 
     SOURCE is a file (text, PDF, EPUB, Word, HTML, notebook, subtitles), a folder (its files, sorted),
-    or - for standard input. Several sources are read in the order given, each under a line with its
-    name. QUESTION comes last.
+    or - for standard input. Several sources are read in the order given, with a line between two that
+    names both. QUESTION comes last.
 
     The document is read exactly; only the answer is generated with sampled attention, so that
     documents far longer than the GPU's memory can be asked. The answer, and nothing else, goes to
@@ -115,7 +115,7 @@ def ask(
         raise UsageError("--markdown shows the answer to people and --json to scripts; leave one of them out")
     sources, question = split_arguments(arguments or [], needs_question=not show_text)
     if answer_options.system is not None:
-        options.plain_text("--system", answer_options.system)
+        values.plain_text("--system", answer_options.system)
     part = options.part_request(section, pages, lines)
     with wiring.own_streams(context, verbose, offline) as standard:
         if show_text:
@@ -157,7 +157,7 @@ def split_arguments(arguments: Sequence[str], needs_question: bool) -> tuple[lis
             f"the document is missing: there is only {_shortened(last)}, which is no file; "
             f"name it before the question: {example}"
         )
-    question = options.plain_text("the question", last)
+    question = values.plain_text("the question", last)
     if not question.strip():
         raise UsageError('the question is empty; give one, such as "Summarize chapter 3."')
     return sources, question
@@ -171,11 +171,13 @@ def _show_text(sources: Sequence[str], part: PartRequest | None, standard: Stand
     from magicpig_cli.documents import read_sources
 
     output, messages = Output(standard.streams.out), Messages(standard.streams.err)
-    for document in read_sources(sources, sys.stdin.buffer if standard.stdin_open else None, part):
+    documents = read_sources(sources, sys.stdin.buffer if standard.stdin_open else None, part)
+    for document in documents:
         for notice in () if quiet else document.notices:
             messages.line(f"magicpig: {notice}")
         text = document.text_with_heading
         # A newline that the model does not read is added only where a shell's prompt would follow.
-        needs_end = output.stream.is_terminal and not text.endswith("\n")
+        is_last = document is documents[-1]
+        needs_end = is_last and output.stream.is_terminal and not text.endswith("\n")
         output.write(f"{text}\n" if needs_end else text)
     return 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magicpig_cli.cli import exits, options, wiring
+from magicpig_cli.cli import exits, options, values, wiring
 from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.cli.prompting import Questions, choose_questions
 from magicpig_cli.cli.signals import Requests
@@ -92,7 +92,7 @@ def chat(
     ).checked()
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
     if answer_options.system is not None:
-        options.plain_text("--system", answer_options.system)
+        values.plain_text("--system", answer_options.system)
     part = options.part_request(section, pages, lines)
     if "-" in sources:
         raise UsageError("standard input brings the questions of a chat, so no document; name a file instead")

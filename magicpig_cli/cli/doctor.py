@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magicpig_cli.cli import exits, options
+from magicpig_cli.cli import exits, options, values
 from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Output, ReaderGone, Standard, private
@@ -31,7 +31,7 @@ def doctor(
         int | None,
         typer.Option(
             "--ctx",
-            parser=options.whole,
+            parser=values.whole,
             metavar="N",
             help="Tokens of document and answer to plan for; default: the most that fit.",
         ),
@@ -98,7 +98,7 @@ def survey(engine_options: options.EngineOptions, ctx: int | None) -> dict[str, 
     devices = machine.devices()
     chosen = _chosen(engine_options.device, devices)
     kind = "cpu" if chosen is None else "cuda"
-    shape = stretched(find_shape(engine_options.model, kind), options.rope_factor(engine_options.rope))
+    shape = stretched(find_shape(engine_options.model, kind), values.rope_factor(engine_options.rope))
     memory = machine.host_memory()
     room = Room(memory.free_bytes + machine.resident_bytes(), None if chosen is None else chosen.free_bytes)
     wishes = PlanOptions(
@@ -107,7 +107,7 @@ def survey(engine_options: options.EngineOptions, ctx: int | None) -> dict[str, 
         engine_options.attention,
         engine_options.bits,
         engine_options.tables,
-        options.layer_numbers(engine_options.dense_layers),
+        values.layer_numbers(engine_options.dense_layers),
         quantization=engine_options.quantize,
     )
     longest = longest_ctx(shape, wishes, room)

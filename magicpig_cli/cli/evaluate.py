@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli import options, values, wiring
 from magicpig_cli.cli.completion import listed
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Messages, Output, Standard
@@ -172,7 +172,7 @@ def _shares(text: str) -> tuple[float, ...]:
     except ValueError:
         raise UsageError(f"--budgets is {text!r}, but must be shares such as 0.025,0.05") from None
     for share in shares:
-        options.check_share("--budgets", share)
+        values.check_share("--budgets", share)
     return shares
 
 
@@ -186,7 +186,7 @@ def _errors_to_keep(text: str, methods: tuple[str, ...]) -> tuple[float, ...]:
     except ValueError:
         raise UsageError(f"--tolerance is {text!r}, but must be errors such as 0.1,0.05") from None
     for error in errors:
-        options.check_tolerance(error)
+        values.check_tolerance(error)
     return errors
 
 

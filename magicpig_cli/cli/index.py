@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from magicpig_cli.cli import options, wiring
+from magicpig_cli.cli import options, values, wiring
 from magicpig_cli.errors import MagicPigError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
@@ -64,7 +64,7 @@ def index(
         quantize=quantize,
         rope=rope,
     ).checked()
-    instruction = None if system is None else options.plain_text("--system", system)
+    instruction = None if system is None else values.plain_text("--system", system)
     part = options.part_request(section, pages, lines)
     with wiring.own_streams(context, verbose, offline) as standard:
 

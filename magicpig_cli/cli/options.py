@@ -6,9 +6,7 @@ Everything here is checked before anything heavy is imported. `engine_settings` 
 
 from __future__ import annotations
 
-import difflib
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +15,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from magicpig_cli.cli.completion import among, model_names
+from magicpig_cli.cli.values import (
+    between,
+    check_bits,
+    check_share,
+    check_tolerance,
+    layer_numbers,
+    number,
+    one_of,
+    plain_text,
+    rope_factor,
+    whole,
+)
 from magicpig_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,23 +53,8 @@ WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
 # Those that can keep to a tolerance: registry.WITH_TOLERANCE.
 WITH_TOLERANCE = ("lsh", "vattention")
 DTYPES = ("auto", "bfloat16", "float16", "float32")
-# Models that stretch further than this are not published, and positions mean little there.
-_FARTHEST_STRETCH = 32
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
-
-
-def whole(text: object) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]+", str(text)):
-        raise typer.BadParameter(f"{str(text)!r} is not a whole number")
-    return int(str(text))
-
-
-def _number(text: object) -> float:
-    try:
-        return float(str(text))
-    except ValueError:
-        raise typer.BadParameter(f"{str(text)!r} is not a number") from None
 
 
 ModelOption = Annotated[
@@ -130,7 +125,7 @@ BudgetOption = Annotated[
     float | None,
     typer.Option(
         "--budget",
-        parser=_number,
+        parser=number,
         metavar="SHARE",
         help="Share of the keys that a method to compare with reads, such as 0.05.",
     ),
@@ -139,7 +134,7 @@ ToleranceOption = Annotated[
     float | None,
     typer.Option(
         "--tolerance",
-        parser=_number,
+        parser=number,
         metavar="X",
         help="Attend exactly where the estimated relative error of an attention output exceeds this, such as "
         "0.1; default: nowhere.",
@@ -169,13 +164,13 @@ MaxTokensOption = Annotated[
 ]
 TemperatureOption = Annotated[
     float,
-    typer.Option("--temperature", parser=_number, metavar="T", help="0 takes the likeliest token."),
+    typer.Option("--temperature", parser=number, metavar="T", help="0 takes the likeliest token."),
 ]
 TopPOption = Annotated[
     float,
     typer.Option(
         "--top-p",
-        parser=_number,
+        parser=number,
         metavar="P",
         help="Draw from the likeliest tokens of this total probability.",
     ),
@@ -246,13 +241,13 @@ class EngineOptions:
             raise UsageError("--model is empty; give an alias, a hub id, a folder or a .gguf file")
         if not _DEVICE.fullmatch(self.device):
             raise UsageError(f"--device is {self.device!r}, but must be auto, cpu, cuda or cuda:N")
-        _one_of("--dtype", self.dtype, DTYPES)
+        one_of("--dtype", self.dtype, DTYPES)
         check_bits(self.model, self.quantize)
         rope_factor(self.rope)
-        _one_of("--attention", self.attention, ATTENTION_METHODS)
-        _between("--bits", self.bits, 1, 16)
-        _between("--tables", self.tables, 2, 4096)
-        _between("--threads", self.threads, 1, 1024)
+        one_of("--attention", self.attention, ATTENTION_METHODS)
+        between("--bits", self.bits, 1, 16)
+        between("--tables", self.tables, 2, 4096)
+        between("--threads", self.threads, 1, 1024)
         layer_numbers(self.dense_layers)
         self._check_method()
         return self
@@ -309,12 +304,12 @@ class AnswerOptions:
         ------
         UsageError
         """
-        _between("--max-tokens", self.max_tokens, 1, None)
+        between("--max-tokens", self.max_tokens, 1, None)
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise UsageError(f"--temperature is {self.temperature}, but must be 0 or more; 0 is greedy")
         if not 0 < self.top_p <= 1:
             raise UsageError(f"--top-p is {self.top_p}, but must be above 0 and at most 1")
-        _between("--seed", self.seed, 0, 2**63 - 1)
+        between("--seed", self.seed, 0, 2**63 - 1)
         return self
 
 
@@ -368,107 +363,3 @@ def ask_request(documents: Sequence[Document], question: str, options: AnswerOpt
         top_p=options.top_p,
         seed=options.seed,
     )
-
-
-def layer_numbers(text: str | None) -> tuple[int, ...] | None:
-    """`0,16` as numbers, `none` as no layer, None (the model's own choice) as it is.
-
-    Raises
-    ------
-    UsageError
-    """
-    if text is None:
-        return None
-    if text.strip().lower() == "none":
-        return ()
-    parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"[0-9]{1,4}", part) for part in parts):
-        raise UsageError(f"--dense-layers is {text!r}, but must be layer numbers such as 0,16, or none")
-    return tuple(sorted({int(part) for part in parts}))
-
-
-def rope_factor(text: str | None) -> float | None:
-    """`yarn:2` as 2.0, None as it is.
-
-    Raises
-    ------
-    UsageError
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"yarn:([0-9]{1,3}(?:\.[0-9]{1,6})?)", text.strip().lower())
-    if found is None or not 1 < float(found[1]) <= _FARTHEST_STRETCH:
-        raise UsageError(
-            f"--rope is {text!r}, but must be yarn:N such as yarn:2, with N above 1 and at most "
-            f"{_FARTHEST_STRETCH}"
-        )
-    return float(found[1])
-
-
-def check_bits(model: str, quantize: str) -> None:
-    """Refuse a `--quantize` that is unknown, cannot be had, or is asked of a .gguf file.
-
-    Raises
-    ------
-    UsageError
-    """
-    from magicpig_cli.models.bits import QUANTIZATIONS, check_quantization, refuse_gguf
-
-    _one_of("--quantize", quantize, QUANTIZATIONS)
-    refuse_gguf(model, quantize)
-    check_quantization(quantize)
-
-
-def plain_text(name: str, argument: str) -> str:
-    """An argument as Unicode text, whatever the locale made of its bytes.
-
-    Raises
-    ------
-    UsageError
-        If its bytes are not UTF-8.
-    """
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        try:
-            return os.fsencode(argument).decode()
-        except UnicodeError:
-            raise UsageError(f"{name} is not valid UTF-8 text; check the terminal's encoding") from None
-    return argument
-
-
-def check_share(name: str, value: float) -> None:
-    """Refuse what is no share.
-
-    Raises
-    ------
-    UsageError
-    """
-    if not 0 < value <= 1:
-        raise UsageError(f"{name} is {value:g}, but must be a share above 0 and at most 1, such as 0.05")
-
-
-def check_tolerance(value: float) -> None:
-    """Refuse what is no error to keep to.
-
-    Raises
-    ------
-    UsageError
-    """
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"--tolerance is {value:g}, but must be above 0, such as 0.1")
-
-
-def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
-    if value in choices:
-        return
-    close = difflib.get_close_matches(value.lower(), choices, n=1)
-    hint = f"; did you mean {close[0]}?" if close else f"; choose one of {', '.join(choices)}"
-    raise UsageError(f"there is no {name} {value!r}{hint}")
-
-
-def _between(name: str, value: int | None, low: int, high: int | None) -> None:
-    if value is None or (value >= low and (high is None or value <= high)):
-        return
-    limits = f"at least {low}" if high is None else f"between {low:,} and {high:,}"
-    raise UsageError(f"{name} is {value:,}, but must be {limits}")

@@ -8,9 +8,8 @@ from magicpig_cli.cli.options import (
     ATTENTION_METHODS,
     DTYPES,
     WITH_TOLERANCE,
-    layer_numbers,
-    plain_text,
 )
+from magicpig_cli.cli.values import layer_numbers, plain_text
 from magicpig_cli.errors import UsageError
 
 

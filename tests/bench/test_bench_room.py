@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -12,8 +13,10 @@ import pytest
 from command import ROOT, environment
 from small import small_model
 
-from magicpig_cli.bench.room import layer_bytes
-from magicpig_cli.bench.run import SHAPES
+from magicpig_cli.bench.room import layer_bytes, require_model
+from magicpig_cli.bench.run import SHAPES, BenchOptions, bench_model
+from magicpig_cli.engine.engine import Engine, EngineSettings
+from magicpig_cli.errors import DoesNotFit
 from magicpig_cli.lsh.params import LshParams
 
 GB = 1_000_000_000
@@ -45,15 +48,20 @@ def test_one_layer_that_does_not_fit_is_refused_with_the_numbers() -> None:
     assert "generating" not in result.stderr
 
 
-@needs_limit
-def test_a_model_whose_context_does_not_fit_is_refused(tmp_path: Path) -> None:
-    model = str(small_model(tmp_path / "model", num_hidden_layers=12))
-    result = bench("--model", model, "--ctx", "2000000", "--device", "cpu", limit=8 * GB)
-    assert result.returncode == 3, result.stderr
-    assert "whole steps of" in result.stderr
-    assert "at 2,000,000 keys takes" in result.stderr
-    assert "keep --ctx within" in result.stderr
-    assert "reading" not in result.stderr
+def test_a_model_whose_context_does_not_fit_is_refused_before_it_reads(tmp_path: Path) -> None:
+    engine = Engine.load(EngineSettings(model=str(small_model(tmp_path / "model")), device="cpu"))
+    said: list[str] = []
+    with pytest.raises(DoesNotFit) as refused:
+        next(bench_model(engine, [2000, 10**10], BenchOptions(), said.append))
+    sentence = refused.value.sentence
+    assert re.search(r"whole steps of .* at 10,000,000,000 keys takes [\d,]+\.\d GB of host memory", sentence)
+    advised = re.search(r"are available; keep --ctx within ([\d,]+)$", sentence)
+    assert advised is not None
+    assert said == []
+    fitting = int(advised[1].replace(",", ""))
+    require_model(engine, [fitting // 2], lambda ctx: LshParams(10, 75))
+    with pytest.raises(DoesNotFit):
+        require_model(engine, [2 * fitting], lambda ctx: LshParams(10, 75))
 
 
 def test_the_need_of_one_layer_is_its_real_peak() -> None:

@@ -74,6 +74,7 @@ NONE: tuple[str, ...] = ()
 @cache
 def _server(imports: tuple[str, ...]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    empty = tempfile.TemporaryDirectory(prefix="magicpig-hub-")
     process = subprocess.Popen(
         [sys.executable, "-c", _SERVER, str(theirs.fileno()), *imports],
         pass_fds=[theirs.fileno()],
@@ -86,6 +87,8 @@ def _server(imports: tuple[str, ...]) -> socket.socket:
             TRANSFORMERS_VERBOSITY="error",
             HF_HUB_DISABLE_PROGRESS_BARS="1",
             HF_HUB_DISABLE_TELEMETRY="1",
+            # Read when the library is imported: nothing of the hub is on this disk, whoever runs the tests.
+            HF_HUB_CACHE=empty.name,
         ),
     )
     theirs.close()
@@ -93,6 +96,7 @@ def _server(imports: tuple[str, ...]) -> socket.socket:
     def end() -> None:
         ours.close()
         process.wait(30)
+        empty.cleanup()
 
     atexit.register(end)
     return ours

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import MAGICPIG, ROOT, environment, magicpig, one_sentence
+from command import MAGICPIG, ROOT, environment, one_sentence
 from transformers import AutoConfig, AutoModelForCausalLM
+from warm import magicpig
 
 from magicpig_cli.views.doctor import page
 

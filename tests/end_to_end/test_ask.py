@@ -18,8 +18,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from command import MAGICPIG, ROOT, environment, magicpig, one_sentence, shell
+from command import MAGICPIG, ROOT, environment, one_sentence, shell
 from terminal import Terminal
+from warm import Warm, magicpig
 
 import magicpig_cli.views
 
@@ -129,10 +130,11 @@ def test_a_reader_that_was_never_there(env: dict[str, str]) -> None:
 
 
 def test_a_full_disk(book: Path, env: dict[str, str]) -> None:
-    result = shell(f"magicpig ask {book} '{QUESTION}' --quiet > /dev/full", env=env)
-    assert result.status == 1
-    assert one_sentence(result.err)
-    assert "No space left on device" in result.err
+    with open("/dev/full", "wb") as full:
+        status, _, err = Warm("ask", str(book), QUESTION, "--quiet", stdout=full, env=env).communicate()
+    assert status == 1
+    assert one_sentence(err)
+    assert "No space left on device" in err
 
 
 def test_standard_error_gone(book: Path, env: dict[str, str], as_json: dict[str, Any]) -> None:
@@ -197,78 +199,61 @@ def test_a_seed_repeats_on_any_number_of_threads(book: Path, env: dict[str, str]
     assert drawn[0] == drawn[1]
 
 
-class Running:
-    """The command on the long document, up to a phase; standard error is read line by line."""
-
-    def __init__(self, env: dict[str, str], *options: str) -> None:
-        self.process = subprocess.Popen(
-            [*MAGICPIG, "ask", str(LONG), QUESTION, *options],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-        )
-
-    def until(self, line_start: str) -> None:
-        assert self.process.stderr is not None
-        while line := self.process.stderr.readline():
-            if line.decode().startswith(line_start):
-                return
-        raise AssertionError(f"{line_start} never came")
-
-    def end_by(self, number: int) -> tuple[int, str, str, float]:
-        begun = time.monotonic()
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=60)
-        return self.process.returncode, out.decode(), err.decode(), time.monotonic() - begun
-
-
 def test_ctrl_c_while_the_document_is_read(env: dict[str, str]) -> None:
-    running = Running(env)
+    running = Warm("ask", str(LONG), QUESTION, env=env)
     running.until("loaded")
     time.sleep(1)
-    status, out, err, seconds = running.end_by(signal.SIGINT)
-    assert (status, out) == (130, "")
-    assert err == "magicpig: interrupted before the answer\n"
-    assert seconds < 5  # a second where nothing else runs
+    begun = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    assert running.communicate() == (130, "", "magicpig: interrupted before the answer\n")
+    assert time.monotonic() - begun < 5  # a second where nothing else runs
 
 
 @pytest.mark.parametrize("after_s", [0.3, 1.5, 3.0])
 def test_ctrl_c_while_libraries_and_model_are_loaded(env: dict[str, str], after_s: float) -> None:
-    running = Running(env, "--json")
+    process = subprocess.Popen(
+        [*MAGICPIG, "ask", str(LONG), QUESTION, "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=env,
+    )
     time.sleep(after_s)
-    status, out, err, _ = running.end_by(signal.SIGINT)
-    assert status == 130
-    assert "Traceback" not in err
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
     # Before the command line is understood nobody knows of --json.
     assert json.loads(out)["finish_reason"] == "interrupted" if out else after_s < 1
 
 
-def test_sigterm_while_the_answer_is_written(book: Path, env: dict[str, str]) -> None:
-    process = subprocess.Popen(
-        [*MAGICPIG, "ask", str(book), "Tell a long story about the keeper.", "-q"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        stdin=subprocess.DEVNULL,
-        env=env,
-    )
-    assert process.stdout is not None
-    first = process.stdout.read(1)
-    process.send_signal(signal.SIGTERM)
-    rest, err = process.communicate(timeout=60)
-    assert process.returncode == 143
-    assert (first + rest).endswith(b"\n")
-    assert not rest.endswith(b"\n\n")
-    assert err == b""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_while_the_answer_is_written(
+    book: Path, env: dict[str, str], number: int, status: int
+) -> None:
+    running = Warm("ask", str(book), "Tell a long story about the keeper.", "-q", env=env)
+    first = running.stdout.read(1)
+    running.send_signal(number)
+    ended, rest, err = running.communicate()
+    assert (ended, err) == (status, "")
+    answer = first.decode() + rest
+    assert answer.endswith("\n")
+    assert not answer.endswith("\n\n")
 
 
 def test_a_second_ctrl_c_ends_at_once(env: dict[str, str]) -> None:
-    """The reader of standard output sleeps, so that the first one has something to wait for."""
-    running = Running(env)
+    """Even inside a kernel, where the first one has to wait."""
+    running = Warm("ask", str(LONG), QUESTION, env=env)
     running.until("loaded")
-    running.process.send_signal(signal.SIGINT)
-    running.process.send_signal(signal.SIGINT)
-    assert running.process.wait(timeout=30) == 130
+    time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    begun = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    status, out, err = running.communicate()
+    assert (status, out) == (130, "")
+    assert err in ("", "magicpig: interrupted before the answer\n")
+    assert time.monotonic() - begun < 1
 
 
 def test_a_shell_chain_stops_after_ctrl_c(env: dict[str, str]) -> None:

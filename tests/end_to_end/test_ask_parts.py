@@ -7,7 +7,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from command import ROOT, environment, magicpig, one_sentence
+from command import ROOT, environment, one_sentence
+from warm import magicpig
 
 import magicpig_cli.views
 from magicpig_cli.cli.outline import as_object, table

@@ -122,7 +122,7 @@ def ask(
             return _show_text(sources, part, standard, quiet)
 
         def view_of(output: Output, messages: Messages) -> View:
-            return open_view(output, messages, quiet, as_json, markdown=markdown)
+            return open_view(output, messages, quiet, as_json, markdown=markdown, chatter=verbose)
 
         def work(watch: wiring.Watch) -> None:
             documents = wiring.read_documents(sources, part, standard, watch.view)

@@ -149,7 +149,7 @@ class _Talk:
         return wiring.watched(self._standard, self._view_of_reading, work, self._verbose)
 
     def _view_of_reading(self, output: Output, messages: Messages) -> View:
-        return open_view(output, messages, self._quiet, False, NoAnswer())
+        return open_view(output, messages, self._quiet, False, NoAnswer(), chatter=self._verbose)
 
     def go_on(self, questions: Questions) -> int:
         """Take questions until there are no more, and give the exit status."""
@@ -192,7 +192,13 @@ class _Talk:
         output = Output(self._standard.streams.out, give_up=lambda: stop.requested is not None)
         # Below what was said before, which a person wants to see while reading on.
         view = open_view(
-            output, self._messages, self._quiet, False, markdown=self._markdown, long_answers="below"
+            output,
+            self._messages,
+            self._quiet,
+            False,
+            markdown=self._markdown,
+            long_answers="below",
+            chatter=self._verbose,
         )
         view.track.loaded, view.track.read_s = reading.loaded, reading.read_s
         ending = exits.ANSWERED

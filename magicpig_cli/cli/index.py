@@ -69,7 +69,8 @@ def index(
     with wiring.own_streams(context, verbose, offline) as standard:
 
         def view_of(output: Output, messages: Messages) -> View:
-            return open_view(output, messages, quiet, as_json, None if as_json else IndexPath(output))
+            instead = None if as_json else IndexPath(output)
+            return open_view(output, messages, quiet, as_json, instead, chatter=verbose)
 
         def work(watch: wiring.Watch) -> None:
             _read(sources, part, instruction, engine_options, standard, watch)

@@ -19,6 +19,7 @@ def open_view(
     instead: AnswerWatcher | None = None,
     markdown: bool = False,
     long_answers: Literal["other screen", "below"] = "other screen",
+    chatter: bool = False,
 ) -> View:
     """The view for these streams.
 
@@ -26,9 +27,11 @@ def open_view(
     answer goes to the same terminal, it is part of the drawing and is written out at the end.
     `instead` watches standard output in place of the answer's own watcher. `markdown` asks for an answer
     that is rendered, where it goes to a terminal. `long_answers` says where an answer is drawn while it
-    grows: on the terminal's other screen, if it has one, or below what stands there.
+    grows: on the terminal's other screen, if it has one, or below what stands there. With `chatter`
+    libraries write to the terminal as well, so nothing is drawn on it.
     """
-    draws = messages.stream.is_terminal and os.environ.get("TERM", "dumb") != "dumb" and not quiet
+    can_draw = messages.stream.is_terminal and os.environ.get("TERM", "dumb") != "dumb"
+    draws = can_draw and not quiet and not chatter
     shares_screen = draws and output.stream.same_terminal(messages.stream)
     answer: AnswerWatcher
     if instead is not None:

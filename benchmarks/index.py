@@ -1,9 +1,10 @@
-"""What an index saves: a document read, then found again, with the parts of the time to the first token.
+"""What an index saves, and whether tables are better kept in it or built anew.
 
-python benchmarks/index.py [--model MODEL] [--repeat N] FILE QUESTION
+python benchmarks/index.py [--model MODEL] [--repeat N] [--tokens N ...] [--tables built kept] FILE QUESTION
 
-Prints the time to the first token without and with an index, how long opening it takes, and of that the
-part that building the hash tables takes, beside the sizes of keys, values and tables on the disk.
+For each length (all of the file, or its beginning) the document is read anew and asked, then asked again by
+engines that find the index. Prints the times from the question to the first token, to the second, and to
+the end of the answer, and what lies on the disk. Loading the model counts in none of them.
 """
 
 from __future__ import annotations
@@ -11,12 +12,29 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+ANSWER_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One question, from its start to its last event; times in seconds."""
+
+    answer: tuple[int, ...]
+    prompt_tokens: int
+    first_s: float
+    second_s: float
+    whole_s: float
+    open_s: float
+    disk_bytes: int
 
 
 def main() -> None:
@@ -26,13 +44,22 @@ def main() -> None:
     )
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--tokens", type=int, nargs="+", metavar="N", help="read only so many tokens")
+    parser.add_argument("--tables", nargs="+", default=["built", "kept"], choices=["built", "kept"])
     parser.add_argument("file", type=Path)
     parser.add_argument("question")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as cache:
-        model = _folder(arguments.model)
-        os.environ["MAGICPIG_CACHE"] = cache
-        _measure(model, arguments)
+    model = _folder(arguments.model)
+    text = arguments.file.read_text(encoding="utf-8")
+    texts = [text] if arguments.tokens is None else [_beginning(model, text, n) for n in arguments.tokens]
+    _warm_up(model)
+    print("| tokens | tables | on disk | read anew: first token, end | from the index: opened, first token, "
+          "second, end | first token sooner | end sooner | same answer |")  # fmt: skip
+    print("|---" * 8 + "|")
+    for part in texts:
+        first: Run | None = None
+        for tables in arguments.tables:
+            first = _measure(model, part, arguments.question, tables, arguments.repeat, first)
 
 
 def _folder(name: str) -> str:
@@ -44,47 +71,74 @@ def _folder(name: str) -> str:
     return str(source.folder)
 
 
-def _measure(model: str, arguments: argparse.Namespace) -> None:
-    from magicpig_cli.documents import read_sources
-    from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
-    from magicpig_cli.engine.events import Finished, Indexed, Prefilled, Prompted, Token
+def _beginning(model: str, text: str, n_tokens: int) -> str:
+    from tokenizers import Tokenizer
 
-    request = AskRequest(read_sources([str(arguments.file)], None), arguments.question, max_tokens=16)
-    # Kernels are compiled or fetched before anything is timed.
-    warm = Engine.load(EngineSettings(model=model))
-    for _ in warm.generate(AskRequest(request.documents, arguments.question, max_tokens=2)):
-        pass
-    answers, first_s, open_s, tables_s = [], [], [], []
-    for _ in range(1 + arguments.repeat):
-        engine = Engine.load(EngineSettings(model=model, cache=True))
-        events = list(engine.generate(request))
-        prompted = next(event for event in events if isinstance(event, Prompted))
-        prefilled = next(event for event in events if isinstance(event, Prefilled))
-        finished = next(event for event in events if isinstance(event, Finished))
-        answers.append([event.id for event in events if isinstance(event, Token)])
-        first_s.append(finished.first_token_s or 0.0)
-        open_s.append(prompted.open_s)
-        tables_s.append(prefilled.table_build_s)
-        for event in events:
-            if isinstance(event, Indexed):
-                print(f"kept {event.tokens:,} tokens, {event.n_bytes / 1e6:.0f} MB")
-        engine.close()
-    print(f"same answer every time: {all(answer == answers[0] for answer in answers)}")
-    print(
-        f"first token when read anew {first_s[0]:.2f} s, from the index {median(first_s[1:]):.2f} s", end=""
+    encoding = Tokenizer.from_file(str(Path(model) / "tokenizer.json")).encode(text)
+    if n_tokens >= len(encoding.ids):
+        return text
+    return text[: encoding.offsets[n_tokens][0]]
+
+
+def _warm_up(model: str) -> None:
+    """Kernels are compiled or fetched before anything is timed."""
+    _ask(model, "The pump ran for twelve minutes.\n" * 20, "How long?", cache=False)
+
+
+def _measure(model: str, text: str, question: str, tables: str, repeat: int, first: Run | None) -> Run:
+    """Print a line; gives the run that read anew, which a run with the same text may have done already."""
+    from magicpig_cli.engine import keeping
+
+    share, keeping._TABLES_SHARE = keeping._TABLES_SHARE, float("inf") if tables == "kept" else 0.0
+    try:
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["MAGICPIG_CACHE"] = cache
+            anew = _ask(model, text, question)
+            again = [_ask(model, text, question) for _ in range(repeat)]
+    finally:
+        keeping._TABLES_SHARE = share
+    fresh = first or anew
+    opened, one, two, end = (
+        median(getattr(run, name) for run in again) for name in ("open_s", "first_s", "second_s", "whole_s")
     )
-    print(f" ({first_s[0] / median(first_s[1:]):.1f} times sooner)")
-    print(f"opening {median(open_s[1:]):.2f} s, of which building tables {median(tables_s[1:]):.2f} s")
-    print(f"tables take {prefilled.table_bytes / 1e6:.0f} MB of memory", end="; ")
-    rate = _checksum_bytes_per_s()
-    print(f"reading them from the disk would cost {prefilled.table_bytes / rate:.2f} s of checksums alone")
+    same = all(run.answer == fresh.answer for run in [anew, *again])
+    print(
+        f"| {anew.prompt_tokens:,} | {tables} | {anew.disk_bytes / 1e6:.0f} MB "
+        f"| {anew.first_s:.2f} s, {anew.whole_s:.2f} s "
+        f"| {opened:.2f} s, {one:.2f} s, {two:.2f} s, {end:.2f} s "
+        f"| {anew.first_s / one:.1f} times | {anew.whole_s / end:.1f} times | {'yes' if same else 'NO'} |",
+        flush=True,
+    )
+    return fresh
 
 
-def _checksum_bytes_per_s() -> float:
-    data = os.urandom(1 << 26)
+def _ask(model: str, text: str, question: str, *, cache: bool = True) -> Run:
+    from magicpig_cli.documents import Document
+    from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
+    from magicpig_cli.engine.events import Indexed, Prompted, Token
+
+    engine = Engine.load(EngineSettings(model=model, cache=cache))
+    request = AskRequest([Document("text", text, "utf-8")], question, max_tokens=ANSWER_TOKENS)
     started = perf_counter()
-    zlib.crc32(data)
-    return len(data) / (perf_counter() - started)
+    timed = [(event, perf_counter() - started) for event in engine.generate(request)]
+    whole_s = timed[-1][1]
+    tokens = [(event, at) for event, at in timed if isinstance(event, Token)]
+    prompted = _only(timed, Prompted)
+    indexed = _only(timed, Indexed)
+    engine.close()
+    return Run(
+        answer=tuple(event.id for event, _ in tokens),
+        prompt_tokens=prompted.prompt_tokens,
+        first_s=tokens[0][1],
+        second_s=tokens[1][1],
+        whole_s=whole_s,
+        open_s=prompted.open_s,
+        disk_bytes=indexed.n_bytes if indexed else 0,
+    )
+
+
+def _only(timed: Sequence[tuple[Any, float]], kind: type) -> Any:
+    return next((event for event, _ in timed if isinstance(event, kind)), None)
 
 
 if __name__ == "__main__":

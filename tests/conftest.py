@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -40,3 +41,11 @@ def embedded_tokenizer(embedded_folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(embedded_folder, local_files_only=True, trust_remote_code=False)
+
+
+@pytest.fixture(scope="session")
+def processes() -> Any:
+    """Processes that have imported everything, and run nothing yet, when they begin."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["small", "magicpig_cli.engine.engine", "transformers.models.llama"])
+    return context

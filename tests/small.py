@@ -61,15 +61,32 @@ def lines(n: int, start: int = 0) -> str:
     )
 
 
-def read_and_keep(model: str, cache: str, text: str, loaded: Any) -> None:
-    """In a process of its own: load, say so through the connection `loaded`, read, keep."""
+def read_and_keep(model: str, cache: str, text: str, told: Any, checkpoint_s: float = 10.0) -> None:
+    """In a process of its own: load, read, keep.
+
+    Through the connection `told` it says "loaded", then the text of each notice and the number of chunks of
+    layers that are done, and at the end the tokens that were computed, in a tuple.
+    """
     os.environ["MAGICPIG_CACHE"] = cache
     from magicpig_cli.documents import Document
+    from magicpig_cli.engine import keeping
     from magicpig_cli.engine.engine import Engine, EngineSettings
+    from magicpig_cli.engine.events import Notice, Prefilled, PrefillProgress
 
+    keeping._CHECKPOINT_S = checkpoint_s
+    keeping._CHECKPOINT_SHARE = 1e9
     engine = Engine.load(
         EngineSettings(model=model, cache=True, chunk_tokens=256, offline=True, device="cpu")
     )
-    loaded.send(True)
-    for _ in engine.read([Document("book.txt", text, "utf-8")]):
-        pass
+    told.send("loaded")
+    n_done = 0
+    computed: tuple[int, ...] = ()
+    for event in engine.read([Document("book.txt", text, "utf-8")]):
+        if isinstance(event, PrefillProgress):
+            n_done += 1
+            told.send(n_done)
+        elif isinstance(event, Notice):
+            told.send(event.text)
+        elif isinstance(event, Prefilled):
+            computed = (event.computed_tokens,)
+    told.send(computed)

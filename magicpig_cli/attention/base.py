@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from magicpig_cli.attention.kept_tables import KeepsTables
     from magicpig_cli.lsh.params import LayerShape
     from magicpig_cli.store.kv import LayerStore
 
@@ -117,6 +118,9 @@ class LayerAttention(ABC):
             for methods that choose keys by an observation window (SnapKV).
         """
 
+    def prepare(self) -> None:  # noqa: B027
+        """Build what `prefilled` put off, before the first step: another exact prefill needs none of it."""
+
     @abstractmethod
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend with one query per head over the store, whose last row is this step's own key.
@@ -163,6 +167,11 @@ class LayerAttention(ABC):
 
     def rewind(self, mark: Any) -> None:  # noqa: B027
         """Forget what was learned of tokens that came after `mark` was taken."""
+
+    @property
+    def keeper_of_tables(self) -> KeepsTables | None:
+        """Whoever knows the tables, where they may be kept on a disk beside keys and values."""
+        return None
 
     @property
     def table_bytes(self) -> int:

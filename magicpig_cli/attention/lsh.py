@@ -7,14 +7,24 @@ probability u. Tokens that leave the recent window enter the tables, so a long a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, Weighed
 from magicpig_cli.attention.dense import dense_layer
 from magicpig_cli.attention.exact import weigh_exactly
+from magicpig_cli.attention.kept_tables import (
+    KeepsTables,
+    TableSource,
+    TablesPlan,
+    arrays_of,
+    plan_tables,
+    take_arrays,
+)
 from magicpig_cli.attention.tolerance import Correction
 from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
@@ -54,7 +64,11 @@ class Lsh(AttentionMethod):
 
 
 class SampledLayer(LayerAttention):
-    """Tables of one layer, and the exact ranges around what they cover."""
+    """Tables of one layer, and the exact ranges around what they cover.
+
+    Which keys are hashed together is decided as the store grows, and done when it is needed: the tables come
+    out the same whenever that is.
+    """
 
     def __init__(self, method: Lsh, context: LayerContext) -> None:
         self._method = method
@@ -63,14 +77,32 @@ class SampledLayer(LayerAttention):
         params = replace(method.params, seed=method.params.seed + context.layer)
         self._tables = LshLayer(params, context.shape)
         self._transfer = transfer(context.device, context.shape)
+        # Tokens at which one hashing ends and the next begins; how many of them are done; and the tables as
+        # they were after so many, where `mark` asked (None until they are).
+        self._stops: list[int] = []
+        self._n_hashed = 0
+        self._marks: dict[int, Any] = {}
+        self._source: TableSource | None = None
         self._correction = None if method.tolerance is None else Correction(method.tolerance, context)
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._follow_store()
 
+    def prepare(self) -> None:
+        tables, rows = self._tables, self._context.store.rows
+        for stop in self._stops[self._n_hashed :]:
+            if not self._n_hashed:
+                self._build(stop)
+            elif tables.stop < stop:
+                tables.insert(rows, tables.stop, stop)
+            self._n_hashed += 1
+            if self._n_hashed in self._marks:
+                self._marks[self._n_hashed] = tables.mark()
+
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         context, store, tables = self._context, self._context.store, self._tables
         self._follow_store()
+        self.prepare()
         host_query = self._transfer.to_host(query)
         result = tables.attend(host_query, store.rows, self._exact(), context.scale, context.softcap)
         stats = context.stats
@@ -109,21 +141,47 @@ class SampledLayer(LayerAttention):
     def estimated_error(self) -> torch.Tensor:
         return torch.from_numpy(self._tables.result.squared_error).sqrt()
 
+    def _build(self, stop: int) -> None:
+        """The first tables, from whoever offers the very same or from the keys."""
+        tables, start, arrays = self._tables, self._method.n_sinks, None
+        if self._source is not None:
+            arrays = self._source(plan_tables(tables, start, stop).key)
+        if arrays is None:
+            tables.build(self._context.store.rows, start, stop)
+        else:
+            take_arrays(tables, start, arrays)
+
+    @property
+    def keeper_of_tables(self) -> KeepsTables:
+        return self
+
+    def planned_tables(self) -> TablesPlan | None:
+        return plan_tables(self._tables, self._method.n_sinks, self._stops[0]) if self._stops else None
+
+    def first_tables(self) -> Mapping[str, np.ndarray]:
+        self.prepare()
+        return arrays_of(self._tables)
+
+    def offer_tables(self, source: TableSource) -> None:
+        self._source = source
+
     def mark(self) -> Any:
-        return self._tables.mark()
+        mark = len(self._stops)
+        self._marks[mark] = self._tables.mark() if mark == self._n_hashed else None
+        return mark
 
     def rewind(self, mark: Any) -> None:
-        self._tables.rewind(mark)
+        del self._stops[mark:]
+        if self._n_hashed > mark:
+            self._tables.rewind(self._marks[mark])
+            self._n_hashed = mark
+        self._marks = {known: tables for known, tables in self._marks.items() if known <= mark}
 
     def _follow_store(self) -> None:
-        """Hash the keys that left the recent window, once they are many; sinks never enter the tables."""
-        tables, rows, n_sinks = self._tables, self._context.store.rows, self._method.n_sinks
+        """Plan to hash keys that left the recent window, once they are many; sinks never enter the tables."""
         stop = self._context.store.n_tokens - self._method.n_recent
-        if tables.stop == tables.start:
-            if stop > n_sinks:
-                tables.build(rows, n_sinks, stop)
-        elif stop - tables.stop >= _INSERT_TOKENS:
-            tables.insert(rows, tables.stop, stop)
+        if stop >= self._stops[-1] + _INSERT_TOKENS if self._stops else stop > self._method.n_sinks:
+            self._stops.append(stop)
 
     @property
     def table_bytes(self) -> int:

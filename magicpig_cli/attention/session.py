@@ -67,6 +67,7 @@ class Session:
         self.token_ids: list[int] = []
         self.watcher: Watcher | None = None
         self.table_build_s = 0.0
+        self.is_prepared = True
 
     def open_layer(
         self, layer: int, shape: LayerShape, rule: LayerRule, filled: LayerStore | None = None
@@ -125,13 +126,28 @@ class Session:
         return self._memory.refusal
 
     def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
-        """The layer's store holds the whole prompt: let its attention build what it needs."""
+        """The layer's store holds the whole prompt: let its attention build what it needs, or plan to."""
         attention = self.attentions[layer]
         if attention is None:
             raise IndexError(f"layer {layer} was not opened")
         started = perf_counter()
         self._observed[layer] = last_queries
         attention.prefilled(last_queries)
+        if self.is_prepared:
+            attention.prepare()
+        self.table_build_s += perf_counter() - started
+
+    def postpone(self) -> None:
+        """From now on leave what attentions can build later to `prepare`: reading on needs none of it."""
+        self.is_prepared = False
+
+    def prepare(self) -> None:
+        """Build whatever was put off; decoding follows."""
+        started = perf_counter()
+        for attention in self.attentions:
+            if attention is not None:
+                attention.prepare()
+        self.is_prepared = True
         self.table_build_s += perf_counter() - started
 
     def attend(
@@ -183,6 +199,7 @@ class Session:
             other._observed[layer] = observed
             attention = other._attention(own, self._windows[layer])
             attention.prefilled(observed)
+            attention.prepare()
             other.attentions[layer] = attention
         return other
 

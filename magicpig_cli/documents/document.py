@@ -23,7 +23,8 @@ class Document:
     notices : tuple of str
         What a person should know of how it was read, one sentence each.
     heading : str
-        The line that tells this source from the others; empty where there is only one.
+        The line that tells this source from the one before it, with what parts it from that text; empty of
+        the first.
     parts : tuple of Part
         Headings, chapters, pages: what the reader found.
     part : PartInfo or None
@@ -40,8 +41,5 @@ class Document:
 
     @property
     def text_with_heading(self) -> str:
-        """The text as it enters the prompt: under its name where several sources are read."""
-        if not self.heading:
-            return self.text
-        end = "\n" if self.text.endswith("\n") else "\n\n"
-        return f"{self.heading}\n{self.text}{end}"
+        """The text as it enters the prompt: under a line with its name, if another stands before it."""
+        return f"{self.heading}\n{self.text}" if self.heading else self.text

@@ -14,6 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,7 +69,17 @@ def read_sources(
         documents = [select(_only(documents, part), part)]
     if len(documents) == 1:
         return documents
-    return [replace(document, heading=f"==> {document.source} <==") for document in documents]
+    # The first text stands as it would alone, so that what was read of it serves for several as well.
+    return [
+        documents[0],
+        *(replace(after, heading=_joint(before, after)) for before, after in pairwise(documents)),
+    ]
+
+
+def _joint(before: Document, after: Document) -> str:
+    """The line between two texts, which names both; the first of several has no other line."""
+    gap = "\n" if before.text.endswith("\n") else "\n\n"
+    return f"{gap}==> end of {before.source}, beginning of {after.source} <=="
 
 
 def _only(documents: list[Document], part: PartRequest) -> Document:

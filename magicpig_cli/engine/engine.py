@@ -25,18 +25,19 @@ from magicpig_cli.engine.events import (
     AttentionInfo,
     DeviceInfo,
     Event,
-    Indexed,
     Loaded,
     LoadProgress,
     ModelInfo,
     Notice,
     Prefilled,
     Prompted,
+    Token,
 )
 from magicpig_cli.engine.fingerprint import model_fingerprint
-from magicpig_cli.engine.library import IndexKeeper, Library
+from magicpig_cli.engine.keeping import Keeping
+from magicpig_cli.engine.library import Library
 from magicpig_cli.engine.memory import measure_memory
-from magicpig_cli.engine.prefill import Suspended, decoder_layers, prefill, prefill_work
+from magicpig_cli.engine.prefill import decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder, Turn
 from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
@@ -229,7 +230,7 @@ class Engine:
             if logits is None or self._reading is None:
                 raise RuntimeError("a prompt with a question leaves something to read")
             session = self._reading.session
-            yield from decode(
+            steps = decode(
                 logits,
                 make_step(self.loaded.model, session),
                 session.stats,
@@ -239,8 +240,23 @@ class Engine:
                 max_tokens,
                 started,
             )
+            yield from self._tables_after_first(steps, session, max_tokens, keeping)
             yield measure_memory(self.device, session, self.loaded.weight_bytes)
             yield from keeping.outcome()
+
+    def _tables_after_first(
+        self, steps: Iterator[Event], session: Session, max_tokens: int, keeping: Keeping
+    ) -> Iterator[Event]:
+        """The events of decoding; what a session from an index has put off is built behind the first token.
+
+        That token comes of exact attention alone, so nobody need wait for tables to see it.
+        """
+        for event in steps:
+            yield event
+            if isinstance(event, Token) and not session.is_prepared and event.index + 1 < max_tokens:
+                session.prepare()
+                yield from keeping.notices()
+                yield measure_memory(self.device, session, self.loaded.weight_bytes)
 
     @torch.inference_mode()
     def read(self, documents: Sequence[Document], system: str | None = None) -> Iterator[Event]:
@@ -270,8 +286,10 @@ class Engine:
         Gives the logits of the prompt's last token, None if there was nothing to read.
         """
         method = self._method(prompt)
-        reading = self._reading_of(prompt, method, len(prompt.token_ids) + max_tokens)
+        reading = yield from self._reading_of(prompt, method, len(prompt.token_ids) + max_tokens, keeping)
         session = reading.session
+        if not max_tokens:
+            session.postpone()
         reused = session.n_tokens
         yield from map(Notice, prompt.notices)
         yield from keeping.notices()
@@ -323,7 +341,9 @@ class Engine:
             logits = yield from prefill(model, session, question, chunk, (boundary, 1.0))
         return logits
 
-    def _reading_of(self, prompt: Prompt, method: AttentionMethod, capacity: int) -> Reading:
+    def _reading_of(
+        self, prompt: Prompt, method: AttentionMethod, capacity: int, keeping: Keeping
+    ) -> Generator[Notice, None, Reading]:
         """What is known of this prompt: from the last reading, else from an index on disk, else nothing.
 
         A prompt that goes on where the last one ended (a chat) keeps every token; one that asks
@@ -339,6 +359,7 @@ class Engine:
                 self._reading = reading
                 return reading
         require_reading(self.loaded.shape, capacity, method, self.settings, self.device)
+        yield from keeping.claim(prompt)
         self._reading = self._opened(prompt, method, capacity)
         return self._reading
 
@@ -351,7 +372,7 @@ class Engine:
         started = perf_counter()
         opened = None
         if self._library is not None:
-            self._library.close()
+            self._library.let_go()
             opened = self._library.open_session(prompt.token_ids[: prompt.prefix_tokens], empty)
         if opened is None:
             return Reading(method, empty())
@@ -372,51 +393,6 @@ class Engine:
             tolerance=settings.tolerance,
         )
         return build_method(settings.attention, options)
-
-
-class Keeping:
-    """Keeping what one request reads, if there is a library: a context that leaves nothing half done."""
-
-    def __init__(self, library: Library | None) -> None:
-        self._library = library
-        self._keeper: IndexKeeper | None = None
-        self._finished = False
-
-    def __enter__(self) -> Keeping:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._keeper is not None:
-            self._keeper.result()
-            self._keeper.leave()
-
-    def begin(
-        self, prompt: Prompt, session: Session, chunk_tokens: int
-    ) -> tuple[IndexKeeper | None, Suspended | None]:
-        """What to tell of the reading of a prompt's prefix, and where an interrupted one stood."""
-        if self._library is None:
-            return None, None
-        prefix = prompt.token_ids[: prompt.prefix_tokens]
-        names = [document.source for document in prompt.documents]
-        self._keeper = self._library.keeper(prefix, names, session, chunk_tokens)
-        return self._keeper, None if self._keeper is None else self._keeper.taken_up()
-
-    def finish(self) -> None:
-        """The prefix is read."""
-        if self._keeper is not None:
-            self._keeper.finish()
-
-    def notices(self) -> Iterator[Notice]:
-        """What the library has to say."""
-        if self._library is not None:
-            yield from map(Notice, self._library.notices())
-
-    def outcome(self) -> Iterator[Notice | Indexed]:
-        """Wait for the disk, and tell what is kept."""
-        kept = None if self._keeper is None else self._keeper.result()
-        yield from self.notices()
-        if kept is not None:
-            yield Indexed(str(kept.path), kept.n_tokens, kept.n_bytes)
 
 
 def _open_library(

@@ -41,17 +41,17 @@ class Suspended:
         The first that is not finished; all tokens have been through those before it.
     chunks_done : int
         Chunks that have been through it as well.
-    hidden : torch.Tensor
-        Of all tokens, (n_tokens, hidden_size).
+    hidden : sequence of torch.Tensor
+        Of all tokens, chunk by chunk, (n, hidden_size).
     keys, values : torch.Tensor
-        The layer's own of these chunks, (n_kv_heads, n, head_dim).
+        The layer's own of these chunks, (n_kv_heads, n, head_dim); no tokens where chunks_done is 0.
     queries : torch.Tensor
         Their last queries, (n_q_heads, at most 64, head_dim).
     """
 
     layer: int
     chunks_done: int
-    hidden: torch.Tensor
+    hidden: Sequence[torch.Tensor]
     keys: torch.Tensor
     values: torch.Tensor
     queries: torch.Tensor
@@ -61,7 +61,13 @@ class Keeper(Protocol):
     """Keeps what a reading has computed, should it be wanted again."""
 
     def layer_finished(self, layer: int) -> None:
-        """The session holds all tokens of this layer."""
+        """The session holds all tokens of this layer; may be told more than once."""
+
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+
+    def checkpoint(self, suspended: Suspended) -> None:
+        """The reading goes on, but should it be killed, another can begin here."""
 
     def suspend(self, suspended: Suspended) -> None:
         """The reading is being interrupted."""
@@ -113,7 +119,7 @@ class LayerPrefill:
         self._queries = query[:, :0]
         self._n_known = self._filled = n_known
         self._store = store
-        if self._suspended is not None and self._suspended.layer == layer:
+        if self._suspended is not None and self._suspended.layer == layer and self._suspended.chunks_done:
             self._take_up(self._suspended)
         self._layer = layer
 
@@ -145,11 +151,16 @@ class LayerPrefill:
         if chunks_done == len(hidden):
             if self._layer == layer:  # interrupted on its way to the store
                 self.finish_layer()
-                keeper.layer_finished(layer)
+            keeper.layer_finished(layer)
             layer, chunks_done = layer + 1, 0
-        stop = self._n_known + sum(state.shape[1] for _, state in hidden[:chunks_done])
+        states = [state[0] for _, state in hidden]
+        if not chunks_done:
+            nothing = torch.empty(0, 0, 0)
+            return Suspended(layer, 0, states, nothing, nothing, nothing)
+        if self._layer != layer:  # not begun since an earlier interruption
+            return self._suspended
+        stop = self._n_known + sum(len(state) for state in states[:chunks_done])
         new = slice(self._n_known, stop)
-        states = torch.cat([state for _, state in hidden], dim=1)[0]
         return Suspended(layer, chunks_done, states, self._keys[:, new], self._values[:, new], self._queries)
 
     def finish_layer(self) -> None:
@@ -159,6 +170,7 @@ class LayerPrefill:
             raise RuntimeError("the layer never attended, so there is nothing to store")
         self._store.write(session.n_tokens, self._keys[:, n_known:], self._values[:, n_known:])
         session.close_layer(self._layer, self._queries)
+        self._layer = -1
 
 
 def prefill(
@@ -185,7 +197,7 @@ def prefill(
     span : tuple of float
         The part of the whole reading that this call is, as its `fraction` tells.
     keeper : Keeper, optional
-        Told of each finished layer, and of an interruption.
+        Told of each finished layer and of an interruption; decides when to take a checkpoint.
     suspended : Suspended, optional
         Go on from there: an interrupted reading of the same tokens in the same chunks, whose finished
         layers the session already holds.
@@ -234,9 +246,12 @@ def prefill(
                     yield PrefillProgress(
                         index, len(layers), done, all_tokens, fraction, perf_counter() - started
                     )
+                    if done < all_tokens:
+                        _checkpoint(attender, hidden, keeper)
             attender.finish_layer()
             if keeper is not None:
                 keeper.layer_finished(index)
+                _checkpoint(attender, hidden, keeper)
     except (KeyboardInterrupt, GeneratorExit):
         if keeper is not None:
             state_now = attender.suspended(hidden, keeper)
@@ -247,12 +262,19 @@ def prefill(
     return _last_logits(model, layers, chunks[-1], hidden[-1][1][:, -1:], session.n_tokens)
 
 
+def _checkpoint(attender: LayerPrefill, hidden: Sequence[Chunk], keeper: Keeper | None) -> None:
+    """Let the keeper note where the reading stands, if it is time."""
+    if keeper is not None and keeper.is_due():
+        state_now = attender.suspended(hidden, keeper)
+        if state_now is not None:
+            keeper.checkpoint(state_now)
+
+
 def _taken_up(suspended: Suspended, embedded: list[torch.Tensor]) -> list[Chunk]:
     """The chunks' states as an interrupted reading left them."""
-    states = suspended.hidden.split([state.shape[1] for state in embedded])
     return [
         (suspended.layer if i < suspended.chunks_done else suspended.layer - 1, state[None].to(like))
-        for i, (state, like) in enumerate(zip(states, embedded, strict=True))
+        for i, (state, like) in enumerate(zip(suspended.hidden, embedded, strict=True))
     ]
 
 

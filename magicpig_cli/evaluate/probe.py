@@ -74,6 +74,10 @@ class ProbeLayer(LayerAttention):
         for attention in self._contenders.values():
             attention.prefilled(last_queries)
 
+    def prepare(self) -> None:
+        for attention in self._contenders.values():
+            attention.prepare()
+
     def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
         return self._exact.weights(query, lse)
 

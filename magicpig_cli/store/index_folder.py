@@ -148,20 +148,21 @@ class IndexFolder:
         with self._changing():
             return self._is_in_use(key)
 
-    def evict(self, limit_bytes: int, keep: str) -> list[IndexHead]:
-        """Remove indexes, the longest unused first, until the rest takes no more than `limit_bytes`.
+    def evict(self, limit_bytes: int, keep: str) -> list[IndexHead | PartialIndex]:
+        """Remove indexes and interrupted readings, the longest unused first, until the rest fits a limit.
 
         Never the one named `keep`, nor one in use.
         """
-        heads, _ = self.heads()
-        total = sum(head.n_bytes for head in heads)
+        kept: list[IndexHead | PartialIndex] = [*self.heads()[0], *self.partials()]
+        total = sum(entry.n_bytes for entry in kept)
         removed = []
-        for head in reversed(heads):
+        for entry in sorted(kept, key=lambda entry: entry.last_used):
             if total <= limit_bytes:
                 break
-            if head.key != keep and self.remove(head.key):
-                total -= head.n_bytes
-                removed.append(head)
+            remove = self.remove if isinstance(entry, IndexHead) else self.remove_partial
+            if entry.key != keep and remove(entry.key):
+                total -= entry.n_bytes
+                removed.append(entry)
         return removed
 
     def clean(self) -> None:
@@ -267,5 +268,7 @@ def size_limit(root: Path) -> int:
                 f"{LIMIT_VARIABLE} is {os.environ[LIMIT_VARIABLE]!r}, but must be a size such as 20GB"
             ) from None
     existing = next(path for path in (root, *root.parents) if path.exists())
-    taken = sum(head.n_bytes for head in IndexFolder(root).heads()[0])
+    folder = IndexFolder(root)
+    entries: list[IndexHead | PartialIndex] = [*folder.heads()[0], *folder.partials()]
+    taken = sum(entry.n_bytes for entry in entries)
     return int(SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))

@@ -53,19 +53,19 @@ def write_layer(path: Path, store: LayerStore, observed: torch.Tensor, record: L
         file.write(header)
         for head in range(record.n_kv_heads):
             file.seek(len(header) + head * record.capacity * record.row_bytes)
-            data = _bytes_of(store.rows[head, : record.n_rows])
+            data = bytes_of(store.rows[head, : record.n_rows])
             checksum = zlib.crc32(data, checksum)
             file.write(data)
         file.seek(len(header) + record.n_kv_heads * record.capacity * record.row_bytes)
-        data = _bytes_of(observed.detach().cpu().contiguous().view(torch.uint8).numpy())
+        data = bytes_of(observed.detach().cpu().contiguous().view(torch.uint8).numpy())
         checksum = zlib.crc32(data, checksum)
         file.write(data)
         n_bytes = file.tell()
     return LayerRecord(**(record.as_json() | {"n_bytes": n_bytes, "checksum": checksum}))
 
 
-def observed_name(dtype: torch.dtype) -> str:
-    """How safetensors calls a dtype of queries."""
+def dtype_name(dtype: torch.dtype) -> str:
+    """How safetensors calls a dtype."""
     return _NAMES[dtype]
 
 
@@ -106,7 +106,7 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
             store.adopt(tensor.view(record.n_kv_heads, record.capacity, 2, record.head_dim))
         rows = store.claim(record.first_token, record.n_tokens)
         for head in range(record.n_kv_heads):
-            data = _bytes_of(rows[head])
+            data = bytes_of(rows[head])
             if not mapped:
                 file.seek(len(header) + head * record.capacity * record.row_bytes)
                 _read_into(file, data, path)
@@ -115,13 +115,13 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
         observed = torch.empty(
             (record.n_q_heads, record.observed_tokens, record.head_dim), dtype=_DTYPES[record.observed_dtype]
         )
-        data = _bytes_of(observed.view(torch.uint8).numpy())
+        data = bytes_of(observed.view(torch.uint8).numpy())
         _read_into(file, data, path)
         _require(zlib.crc32(data, checksum) == record.checksum, path)
     return observed
 
 
-def _bytes_of(array: np.ndarray) -> memoryview:
+def bytes_of(array: np.ndarray) -> memoryview:
     """The memory of a C-contiguous array."""
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 

@@ -57,6 +57,8 @@ class IndexMeta:
     layers : tuple of LayerRecord
     created : float
         Seconds since 1970.
+    table_bytes : int
+        Disk space of tables, if any are kept.
     """
 
     model: ModelKey
@@ -64,6 +66,7 @@ class IndexMeta:
     token_ids: np.ndarray
     layers: tuple[LayerRecord, ...]
     created: float
+    table_bytes: int = 0
 
     @property
     def n_tokens(self) -> int:
@@ -71,8 +74,8 @@ class IndexMeta:
 
     @property
     def n_bytes(self) -> int:
-        """Disk space of the layers."""
-        return sum(layer.kept_bytes for layer in self.layers)
+        """Disk space of layers and tables."""
+        return self.table_bytes + sum(layer.kept_bytes for layer in self.layers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,43 +10,24 @@ import contextlib
 import os
 import shutil
 import threading
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 
-from magicpig_cli.errors import DamagedFile
 from magicpig_cli.store.index_folder import RESUME, IndexFolder
 from magicpig_cli.store.index_layer import write_layer
-from magicpig_cli.store.index_meta import IndexMeta, read_checked, write_checked, write_meta
-from magicpig_cli.store.index_record import LayerRecord, layer_name, open_private
+from magicpig_cli.store.index_meta import IndexMeta, write_meta
+from magicpig_cli.store.index_record import LayerRecord, layer_name
+from magicpig_cli.store.index_resume import Resume, read_resume, write_resume_note, write_resume_tensors
+from magicpig_cli.store.index_tables import TablesRecord, tables_name, write_tables, write_tables_list
 from magicpig_cli.store.kv import LayerStore
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Where an interrupted reading stood.
-
-    Attributes
-    ----------
-    layers : dict of int to LayerRecord
-        Those that are finished.
-    numbers : dict of str to int
-        As `IndexWriter.suspend` got them.
-    tensors : dict of str to torch.Tensor
-        Likewise.
-    """
-
-    layers: dict[int, LayerRecord]
-    numbers: dict[str, int]
-    tensors: dict[str, torch.Tensor]
+class BeingWritten(Exception):
+    """Another process is writing this index just now."""
 
 
 class IndexWriter:
@@ -58,16 +39,24 @@ class IndexWriter:
         self.key = key
         self.path = folder.partial(key)
         self.layers: dict[int, LayerRecord] = {}
+        self.tables: dict[int, TablesRecord] = {}
 
     @classmethod
     def open(cls, folder: IndexFolder, key: str) -> IndexWriter | None:
-        """A writer, or None if another process is writing this index or has written it."""
+        """A writer, or None if there is such an index.
+
+        Raises
+        ------
+        BeingWritten
+        OSError
+            If the folder cannot be written.
+        """
         folder.create()
         lock = folder.writing_lock(key)
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            return None
+            raise BeingWritten from None
         if (folder.root / key).exists():
             lock.release()
             return None
@@ -85,21 +74,10 @@ class IndexWriter:
         DamagedFile
             If its note is damaged; `start_over` then.
         """
-        try:
-            body = read_checked(self.path / RESUME)
-            data = (self.path / body["tensors"]).read_bytes()
-            if zlib.crc32(data) != body["checksum"]:
-                raise DamagedFile(f"{self.path / body['tensors']} is altered or incomplete")
-            tensors = load_tensors(data)
-        except FileNotFoundError:
-            if (self.path / RESUME).exists():
-                raise DamagedFile(f"{self.path} has lost a file") from None
-            return None
-        except SafetensorError as error:
-            raise DamagedFile(f"{self.path} cannot be read: {error}") from error
-        layers = {int(layer): LayerRecord(**record) for layer, record in body["layers"].items()}
-        self.layers = dict(layers)
-        return Resume(layers, body["numbers"], tensors)
+        resume = read_resume(self.path)
+        if resume is not None:
+            self.layers = dict(resume.layers)
+        return resume
 
     def start_over(self) -> None:
         """Forget what an interrupted reading left."""
@@ -112,42 +90,19 @@ class IndexWriter:
         record = write_layer(self.path / layer_name(layer), store, observed, record)
         self.layers[layer] = record
 
-    def suspend(
-        self,
-        numbers: Mapping[str, int],
-        tensors: Mapping[str, torch.Tensor],
-        model_id: str,
-        documents: Sequence[str],
-        n_tokens: int,
-    ) -> None:
-        """Keep what is finished, and a note of where the reading stands; raises OSError.
+    def add_tables(self, layer: int, key: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write the tables of a finished layer; raises OSError."""
+        self.tables[layer] = write_tables(self.path / tables_name(layer), key, arrays)
 
-        Parameters
-        ----------
-        numbers, tensors
-            What `resume` gives back.
-        model_id, documents, n_tokens
-            For people, as in `index_meta.IndexMeta`.
-        """
-        before = {path for path in self.path.glob("resume-*.safetensors")}
-        number = 1 + max((int(path.stem.split("-")[1]) for path in before), default=0)
-        name = f"resume-{number}.safetensors"
-        data = save_tensors({key: tensor.contiguous() for key, tensor in tensors.items()})
-        with open_private(self.path / name) as file:
-            file.write(data)
+    def note(self, resume: Resume) -> None:
+        """Bring what is finished to the disk, with a note of where the reading stands; raises OSError."""
+        tensors, checksum = write_resume_tensors(self.path, resume)
         self._sync()
-        body: dict[str, Any] = {
-            "layers": {str(layer): record.as_json() for layer, record in self.layers.items()},
-            "numbers": dict(numbers),
-            "model": model_id,
-            "documents": list(documents),
-            "n_tokens": n_tokens,
-            "tensors": name,
-            "checksum": zlib.crc32(data),
-        }
-        write_checked(self.path / RESUME, body)
-        for path in before:
-            path.unlink(missing_ok=True)
+        write_resume_note(self.path, resume, tensors, checksum)
+
+    def suspend(self, resume: Resume) -> None:
+        """End with such a note; raises OSError."""
+        self.note(resume)
         self._lock.release()
 
     def finish(self, meta: IndexMeta) -> Path:
@@ -162,6 +117,8 @@ class IndexWriter:
             for path in self.path.glob("resume*"):
                 path.unlink()
             self._sync()
+            if self.tables:
+                write_tables_list(self.path, self.tables)
             write_meta(self.path, meta)
             _sync_folder(self.path)
             final = self._folder.root / self.key

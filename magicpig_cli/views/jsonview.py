@@ -69,7 +69,7 @@ def result(track: Track, ending: Ending) -> dict[str, Any]:
             "device_peak_bytes": memory.device_peak_bytes if memory else None,
             "host_peak_bytes": memory.host_peak_bytes if memory else None,
             "kv_bytes": prefilled.kv_bytes if prefilled else None,
-            "table_bytes": prefilled.table_bytes if prefilled else None,
+            "table_bytes": memory.table_bytes if memory else None,
         },
         "cache": {
             "hit": bool(prompted and prompted.reused_tokens),

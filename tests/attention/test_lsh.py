@@ -63,6 +63,39 @@ def test_a_mark_is_come_back_to():
     torch.testing.assert_close(answer(), first, atol=0, rtol=0)
 
 
+def test_tables_come_out_the_same_however_late_they_are_built():
+    """A document, a question long enough to enter them, answers, and back to the document's end."""
+
+    def answers(prepare_at: set[int]) -> torch.Tensor:
+        context = _context(900)
+        attention = Lsh(LshParams(6, 40)).layer(context)
+        generator = torch.Generator().manual_seed(5)
+        outputs = []
+
+        def reached(place: int) -> None:
+            if place in prepare_at:
+                attention.prepare()
+
+        attention.prefilled(torch.empty(4, 0, 64))
+        reached(0)
+        marks = context.store.mark(), attention.mark()
+        for question in range(3):
+            new = torch.randn(2, 600, 64, generator=generator)
+            context.store.write(context.store.n_tokens, new, new)
+            attention.prefilled(torch.empty(4, 0, 64))
+            reached(1 + question)
+            if question != 1:  # one is read and never answered
+                outputs += [_step(context, attention, generator)[1] for _ in range(3)]
+            context.store.rewind(marks[0])
+            attention.rewind(marks[1])
+        outputs.append(_step(context, attention, generator)[1])
+        return torch.stack(outputs)
+
+    at_once = answers({0, 1, 2, 3})
+    for late in ({1}, {2}, {3}, {2, 3}, set()):
+        torch.testing.assert_close(answers(late), at_once, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("n_tokens", [1, 3, 5, 68, 69, 70, 130])
 def test_prompts_shorter_than_what_is_exact_anyway(n_tokens):
     context = _context(n_tokens)

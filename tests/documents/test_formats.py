@@ -116,7 +116,10 @@ def test_a_folder_reads_every_known_format_and_names_the_rest(tmp_path):
     (tmp_path / "scan.pdf").write_bytes(makers.pdf(["[image]"]))
     documents = read_sources([str(tmp_path)], None)
     assert [Path(d.source).name for d in documents] == ["a.pdf", "b.epub", "c.docx", "d.md"]
-    assert documents[0].heading == f"==> {tmp_path / 'a.pdf'} <=="
+    assert documents[0].heading == ""
+    assert documents[1].heading.endswith(
+        f"end of {tmp_path / 'a.pdf'}, beginning of {tmp_path / 'b.epub'} <=="
+    )
     notice = documents[0].notices[0]
     assert "locked.pdf (encrypted with a password)" in notice
     assert "scan.pdf (has 1 page but no text" in notice

@@ -36,15 +36,21 @@ def test_a_single_source_has_no_heading(tmp_path):
     assert (document.source, document.encoding, document.notices) == (str(path), "utf-8", ())
 
 
-def test_several_sources_stand_in_order_each_under_its_name(tmp_path):
+def test_several_sources_stand_in_order_with_both_names_between(tmp_path):
     (tmp_path / "b.txt").write_text("B without a line end")
     (tmp_path / "a.txt").write_text("A\n")
     names = [str(tmp_path / "b.txt"), "-", str(tmp_path / "a.txt")]
     documents = read_sources(names, io.BytesIO(b"piped\n"))
     assert [d.source for d in documents] == [names[0], "standard input", names[2]]
     whole = "".join(d.text_with_heading for d in documents)
-    parts = [(names[0], "B without a line end\n\n"), ("standard input", "piped\n\n"), (names[2], "A\n\n")]
-    assert whole == "".join(f"==> {name} <==\n{text}" for name, text in parts)
+    first, second = (
+        f"\n==> end of {before}, beginning of {after} <==\n"
+        for before, after in ((names[0], "standard input"), ("standard input", names[2]))
+    )
+    assert whole == f"B without a line end\n{first}piped\n{second}A\n"
+    # The first stands as it does alone, so that an index of it serves for several.
+    (alone,) = read_sources(names[:1], None)
+    assert documents[0].text_with_heading == alone.text_with_heading
 
 
 def test_a_file_and_a_pipe_with_the_same_bytes_read_the_same(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -95,14 +94,6 @@ def test_read_once_ask_often(book: Path, env: dict[str, str], folder: IndexFolde
     assert magicpig("cache", "ls", env=env).out == ""
 
 
-@pytest.fixture(scope="module")
-def processes() -> Any:
-    """Processes that have imported everything, and run nothing yet, when they begin."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["small", "magicpig_cli.engine.engine", "transformers.models.llama"])
-    return context
-
-
 class Reading:
     """Another process that reads the text; `seconds` since it had loaded its model."""
 
@@ -112,6 +103,7 @@ class Reading:
         self.process = processes.Process(target=read_and_keep, args=arguments)
         self.process.start()
         assert mine.poll(100)
+        self.told = mine
         self._loaded = time.monotonic()
 
     @property
@@ -148,13 +140,23 @@ def test_killed_at_any_moment_it_leaves_a_whole_index_or_none(
     assert not [path for path in folder.root.iterdir() if path.name.startswith((".partial", ".removed"))]
 
 
-def test_two_at_once(model: Path, processes: Any, folder: IndexFolder) -> None:
-    pair = [Reading(processes, model, folder) for _ in range(2)]
-    for reading in pair:
-        reading.process.join(100)
-    assert [reading.process.exitcode for reading in pair] == [0, 0]
-    heads, damaged = folder.heads()
-    assert (len(heads), damaged) == (1, [])
+def test_two_at_once(book: Path, env: dict[str, str], folder: IndexFolder) -> None:
+    """Whoever comes second waits, and has the index of the other."""
+    pair = [
+        subprocess.Popen(
+            [*MAGICPIG, "index", str(book)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=env,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    results = [(*process.communicate(timeout=100), process.returncode) for process in pair]
+    (head,), damaged = folder.heads()
+    assert damaged == []
+    for out, err, status in results:
+        assert (out, status) == (f"{folder.root / head.key}\n", 0), err
 
 
 def test_ctrl_c_while_it_reads(book: Path, env: dict[str, str], folder: IndexFolder) -> None:

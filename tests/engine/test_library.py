@@ -3,105 +3,22 @@
 from __future__ import annotations
 
 import json
-import resource
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from readings import QUESTION, TEXT, Run, ask, index_folder, request
 from safetensors import safe_open
 from small import lines, small_model
 
-from magicpig_cli.documents import Document
-from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
-from magicpig_cli.engine.events import (
-    Event,
-    Indexed,
-    Notice,
-    Prefilled,
-    PrefillProgress,
-    Prompted,
-    Token,
-)
+from magicpig_cli.documents import read_sources
+from magicpig_cli.engine.engine import AskRequest, Engine
+from magicpig_cli.engine.events import Indexed, Memory, Prefilled, PrefillProgress, Step, Token
 from magicpig_cli.errors import UsageError
-from magicpig_cli.store.index_folder import LIMIT_VARIABLE, IndexFolder, size_limit
-
-QUESTION = "Which pump ran longest?"
-TEXT = lines(18)
-CHUNK = 256
-
-
-class Run:
-    """The events of one request, sorted."""
-
-    def __init__(self, events: Iterator[Event]) -> None:
-        self.events = list(events)
-
-    def of(self, kind: type) -> list[Any]:
-        return [event for event in self.events if isinstance(event, kind)]
-
-    @property
-    def answer(self) -> list[int]:
-        return [token.id for token in self.of(Token)]
-
-    @property
-    def prompted(self) -> Prompted:
-        return self.of(Prompted)[0]
-
-    @property
-    def computed(self) -> int:
-        return self.of(Prefilled)[0].computed_tokens
-
-    @property
-    def notices(self) -> list[str]:
-        return [notice.text for notice in self.of(Notice)]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return small_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MAGICPIG_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "indexes"
-
-
-@pytest.fixture
-def load(model: Path, cache: Path) -> Iterator[Callable[..., Engine]]:
-    """Engines as separate runs of the command would have them."""
-    engines: list[Engine] = []
-
-    def load_engine(**changes: Any) -> Engine:
-        settings = {
-            "model": str(model),
-            "cache": True,
-            "chunk_tokens": CHUNK,
-            "offline": True,
-            "device": "cpu",
-        }
-        engines.append(Engine.load(EngineSettings(**(settings | changes))))
-        return engines[-1]
-
-    yield load_engine
-    for engine in engines:
-        engine.close()
-
-
-def request(*texts: str, question: str = QUESTION) -> AskRequest:
-    documents = [Document(f"{i}.txt", text, "utf-8") for i, text in enumerate(texts)]
-    return AskRequest(documents, question, max_tokens=6)
-
-
-def ask(engine: Engine, *texts: str, question: str = QUESTION) -> Run:
-    return Run(engine.generate(request(*texts, question=question)))
-
-
-def index_folder(cache: Path) -> Path:
-    (folder,) = [path for path in cache.iterdir() if not path.name.startswith(".")]
-    return folder
+from magicpig_cli.lsh.layer import LshLayer
+from magicpig_cli.store.index_folder import LIMIT_VARIABLE, size_limit
 
 
 def test_the_second_run_reads_only_the_question(load: Callable[..., Engine], cache: Path) -> None:
@@ -117,6 +34,22 @@ def test_the_second_run_reads_only_the_question(load: Callable[..., Engine], cac
     assert all(event.tokens_done > kept.tokens for event in second.of(PrefillProgress))
     assert not second.of(Indexed)
     assert (len(first.notices), second.notices) == (1, [])  # where things are kept, and how much
+
+
+def test_tables_are_built_behind_the_first_token(load: Callable[..., Engine]) -> None:
+    """They are the first run's, and whoever waits for that token does not wait for them."""
+    first, second = ask(load(), TEXT), ask(load(), TEXT)
+    kinds = [type(event) for event in second.events]
+    begun, built = kinds.index(Token), kinds.index(Step)
+    tables = [(i, event.table_bytes) for i, event in enumerate(second.events) if isinstance(event, Memory)]
+    assert [n_bytes > 0 for i, n_bytes in tables if i < begun] == [False]
+    assert [n_bytes for i, n_bytes in tables if begun < i < built] == [first.of(Memory)[-1].table_bytes]
+    assert second.of(Prefilled)[0].table_build_s < first.of(Prefilled)[0].table_build_s
+    assert [step.sampled_share for step in second.of(Step)] == [step.sampled_share for step in first.of(Step)]
+    # One token needs no step, so no tables.
+    documents = request(TEXT).documents
+    single = Run(load().generate(AskRequest(documents, QUESTION, max_tokens=1)))
+    assert single.of(Memory)[-1].table_bytes == 0
 
 
 def test_without_a_cache_nothing_is_kept(load: Callable[..., Engine], cache: Path) -> None:
@@ -190,6 +123,24 @@ def test_a_part_of_what_was_read_is_known_too(load: Callable[..., Engine]) -> No
     assert run.answer == ask(load(cache=False), TEXT).answer
 
 
+def test_several_texts_begin_with_what_was_read_of_the_first(
+    load: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """`ask a.txt b.txt` after `ask a.txt`, and then with a third one behind them."""
+    names = []
+    for name, text in (("a.txt", TEXT), ("b.txt", lines(5, 50)), ("c.txt", "The end.")):
+        (tmp_path / name).write_text(text)
+        names.append(str(tmp_path / name))
+    kept = 0
+    for n in (1, 2, 3):
+        question = AskRequest(read_sources(names[:n], None), QUESTION, max_tokens=6)
+        run = Run(load().generate(question))
+        assert run.prompted.reused_tokens == kept
+        assert run.computed == run.prompted.prompt_tokens - kept
+        assert run.answer == Run(load(cache=False).generate(question)).answer
+        kept = run.of(Indexed)[0].tokens
+
+
 def test_layers_with_a_window(load: Callable[..., Engine], tmp_path: Path) -> None:
     windowed = str(small_model(tmp_path / "m", "mistral", sliding_window=100))
     first = ask(load(model=windowed), TEXT)
@@ -208,11 +159,11 @@ def test_rows_stay_in_the_file_where_memory_is_short(
     load: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """The same answer from a private mapping, to which the question and the answer are appended."""
-    monkeypatch.setattr("magicpig_cli.engine.library._SPARE_FROM_TOKENS", 0)
-    monkeypatch.setattr("magicpig_cli.engine.library._SPARE_TOKENS", 300)
+    monkeypatch.setattr("magicpig_cli.engine.keeping._SPARE_FROM_TOKENS", 0)
+    monkeypatch.setattr("magicpig_cli.engine.keeping._SPARE_TOKENS", 300)
     first = ask(load(), TEXT)
     before = {path: path.read_bytes() for path in index_folder(cache).iterdir()}
-    monkeypatch.setattr("magicpig_cli.engine.library._COPY_SHARE", 0.0)
+    monkeypatch.setattr("magicpig_cli.engine.restore._COPY_SHARE", 0.0)
     engine = load()
     second = ask(engine, TEXT)
     assert second.answer == first.answer
@@ -280,76 +231,6 @@ def test_an_index_of_another_format_version_is_not_used(load: Callable[..., Engi
     assert (run.answer, run.prompted.reused_tokens) == (first.answer, 0)
 
 
-def stop_after(engine: Engine, n_progress: int, how: Callable[[Any], None]) -> int:
-    """Read until so many chunks of layers are done, then stop; gives how many there were."""
-    events = engine.generate(request(TEXT))
-    seen = 0
-    for event in events:
-        seen += isinstance(event, PrefillProgress)
-        if seen == n_progress:
-            how(events)
-            return seen
-    return seen
-
-
-def ctrl_c(events: Any) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        events.throw(KeyboardInterrupt)
-
-
-def closed(events: Any) -> None:
-    events.close()
-
-
-@pytest.mark.parametrize("how", [ctrl_c, closed])
-def test_an_interrupted_reading_goes_on_where_it_was(
-    how: Callable[[Any], None], load: Callable[..., Engine], cache: Path
-) -> None:
-    """At every chunk of every layer: the chunks of document and question that follow are just the rest."""
-    anew = ask(load(cache=False), TEXT)
-    n_chunks = len(anew.of(PrefillProgress))
-    n_document = n_chunks - 4  # the question takes one chunk of each of four layers
-    assert n_document == 4 * 4
-    engine = load()
-    for n in range(1, n_document + 1):
-        stop_after(engine, n, how)
-        engine.close()
-        assert not [path for path in cache.iterdir() if not path.name.startswith(".")]
-        run = ask(engine, TEXT)
-        assert run.answer == anew.answer
-        assert any("interrupted" in notice for notice in run.notices)
-        # The layer in which it stopped is told of from its first chunk on.
-        assert len(run.of(PrefillProgress)) == n_chunks - n // 4 * 4
-        assert run.of(PrefillProgress)[0].fraction > n / n_chunks / 3
-        engine.close()
-        assert IndexFolder(cache).remove(index_folder(cache).name)
-
-
-def test_interrupted_again_and_again(load: Callable[..., Engine]) -> None:
-    anew = ask(load(cache=False), TEXT)
-    for _ in range(4):
-        stop_after(load(), 4, closed)
-    run = ask(load(), TEXT)
-    assert run.answer == anew.answer
-    assert len(run.of(PrefillProgress)) <= 8
-
-
-def test_a_damaged_interrupted_reading_begins_anew(load: Callable[..., Engine], cache: Path) -> None:
-    anew = ask(load(cache=False), TEXT)
-    engine = load()
-    for hurt in ("resume.json", "resume-1.safetensors", "layer-0001.safetensors"):
-        stop_after(engine, 13, closed)
-        engine.close()
-        (partial,) = IndexFolder(cache).partials()
-        data = (partial.path / hurt).read_bytes()
-        (partial.path / hurt).write_bytes(data[: len(data) // 2] + b"\0\0" + data[len(data) // 2 + 2 :])
-        run = ask(engine, TEXT)
-        assert run.answer == anew.answer
-        assert any("begins anew" in notice for notice in run.notices), hurt
-        engine.close()
-        IndexFolder(cache).remove(index_folder(cache).name)
-
-
 def test_the_longest_unused_goes_and_never_one_in_use(
     load: Callable[..., Engine], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -401,17 +282,82 @@ def test_reading_without_a_question(load: Callable[..., Engine]) -> None:
     assert again.computed == 0
 
 
-def test_a_disk_that_is_full(load: Callable[..., Engine], cache: Path) -> None:
-    """The system refuses to write more than a few pages: one notice, the answer, and nothing left behind."""
-    expected = ask(load(cache=False), TEXT).answer
-    engine = load()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        run = ask(engine, TEXT)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert run.answer == expected
-    assert len([notice for notice in run.notices if "not kept" in notice]) == 1
-    assert [path.name for path in cache.iterdir()] == [".locks"]
-    assert ask(load(), TEXT).of(Indexed)
+# Few and small enough that they take less than the keys and values do.
+SMALL_TABLES = {"n_bits": 4, "n_tables": 20}
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tokens that tables were built up to, one entry for each building."""
+    stops: list[int] = []
+    build = LshLayer.build
+
+    def counting(layer: LshLayer, rows: Any, start: int, stop: int) -> None:
+        if stop > 100:  # less are built to compile the kernels
+            stops.append(stop)
+        build(layer, rows, start, stop)
+
+    monkeypatch.setattr(LshLayer, "build", counting)
+    return stops
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_tables_that_are_small_are_kept(
+    share: float,
+    load: Callable[..., Engine],
+    cache: Path,
+    built: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Used as they are, copied or mapped; another K or L, and a text that grew, build their own."""
+    first = ask(load(**SMALL_TABLES), TEXT)
+    assert (
+        len(list(index_folder(cache).glob("tables-*.safetensors"))) == len(built) == 3
+    )  # one layer is dense
+    on_disk = sum(path.stat().st_size for path in index_folder(cache).glob("*.safetensors"))
+    assert first.of(Indexed)[0].n_bytes == on_disk
+    built.clear()
+    monkeypatch.setattr("magicpig_cli.engine.restore._COPY_SHARE", share)
+    second = ask(load(**SMALL_TABLES), TEXT)
+    assert (second.answer, built) == (first.answer, [])
+    assert second.of(Memory)[-1].table_bytes == first.of(Memory)[-1].table_bytes
+    others = ask(load(n_bits=5, n_tables=20), TEXT)
+    assert len(built) == 3
+    assert others.answer == ask(load(n_bits=5, n_tables=20, cache=False), TEXT).answer
+    longer = TEXT + lines(9, 18)
+    assert ask(load(**SMALL_TABLES), longer).answer == ask(load(cache=False, **SMALL_TABLES), longer).answer
+
+
+def test_large_tables_are_not_kept(load: Callable[..., Engine], cache: Path) -> None:
+    ask(load(n_bits=12, n_tables=100), TEXT)
+    assert list(index_folder(cache).glob("tables*")) == []
+
+
+def test_damaged_tables_are_built_anew_and_nothing_else_is(
+    load: Callable[..., Engine], cache: Path, built: list[int]
+) -> None:
+    first = ask(load(**SMALL_TABLES), TEXT)
+    folder = index_folder(cache)
+    whole = {path.name: path.read_bytes() for path in folder.glob("tables*")}
+    assert len(whole) == 4
+    engine = load(**SMALL_TABLES)
+    for name in ("tables.json", "tables-0002.safetensors"):
+        for damaged in [None, *damages(whole[name])]:
+            engine.close()
+            for restored, contents in whole.items():
+                (folder / restored).write_bytes(contents)
+            (folder / name).unlink()
+            if damaged is not None:
+                (folder / name).write_bytes(damaged)
+            built.clear()
+            run = ask(engine, TEXT)
+            assert run.answer == first.answer
+            assert run.prompted.reused_tokens == first.of(Indexed)[0].tokens
+            assert built
+            if damaged is None and name == "tables.json":
+                assert run.notices == []  # an index without tables is whole
+                continue
+            assert ["damaged" in notice for notice in run.notices] == [True], name
+            assert list(folder.glob("tables*")) == []
+            engine.close()
+            assert ask(engine, TEXT).notices == []

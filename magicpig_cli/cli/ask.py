@@ -77,6 +77,7 @@ def ask(
     no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
     show_text: ShowTextOption = False,
+    cite: options.CiteOption = False,
     markdown: options.MarkdownOption = False,
     quiet: options.QuietOption = False,
     as_json: options.JsonOption = False,
@@ -108,7 +109,8 @@ def ask(
         quantize=quantize,
         rope=rope,
     ).checked()
-    answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
+    passages = options.passages(cite, silent=quiet and not as_json)
+    answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system, passages).checked()
     if show_text and as_json:
         raise UsageError("--show-text prints text and --json an object; leave one of them out")
     if markdown and as_json:

@@ -65,6 +65,7 @@ def chat(
     threads: options.ThreadsOption = None,
     no_cache: options.NoCacheOption = False,
     offline: options.OfflineOption = False,
+    cite: options.CiteOption = False,
     markdown: options.MarkdownOption = False,
     quiet: options.QuietOption = False,
     verbose: options.VerboseOption = False,
@@ -90,7 +91,8 @@ def chat(
         quantize=quantize,
         rope=rope,
     ).checked()
-    answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system).checked()
+    passages = options.passages(cite, silent=quiet)
+    answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system, passages).checked()
     if answer_options.system is not None:
         values.plain_text("--system", answer_options.system)
     part = options.part_request(section, pages, lines)

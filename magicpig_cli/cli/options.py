@@ -52,6 +52,8 @@ ATTENTION_METHODS = (
 WITHOUT_BUDGET = ("lsh", "dense", "lsh-published")
 # Those that can keep to a tolerance: registry.WITH_TOLERANCE.
 WITH_TOLERANCE = ("lsh", "vattention")
+# Places that --cite tells.
+CITED_PASSAGES = 3
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
@@ -197,6 +199,12 @@ LinesOption = Annotated[
     str | None,
     typer.Option("--lines", metavar="A:B", help="Read only these lines, such as 1200:2400."),
 ]
+CiteOption = Annotated[
+    bool,
+    typer.Option(
+        "--cite", help="Tell, after the answer, which places of the document its attention rested on."
+    ),
+]
 QuietOption = Annotated[
     bool,
     typer.Option("--quiet", "-q", help="Nothing but errors on standard error."),
@@ -296,6 +304,7 @@ class AnswerOptions:
     top_p: float
     seed: int | None
     system: str | None
+    passages: int = 0
 
     def checked(self) -> AnswerOptions:
         """Itself, if every value is in its range.
@@ -311,6 +320,24 @@ class AnswerOptions:
             raise UsageError(f"--top-p is {self.top_p}, but must be above 0 and at most 1")
         between("--seed", self.seed, 0, 2**63 - 1)
         return self
+
+
+def passages(cite: bool, silent: bool) -> int:
+    """How many places of the document to tell.
+
+    Parameters
+    ----------
+    cite, silent : bool
+        Whether `--cite` is given, and whether neither standard error nor JSON would show them.
+
+    Raises
+    ------
+    UsageError
+        If both are so.
+    """
+    if cite and silent:
+        raise UsageError("--cite prints to standard error, which --quiet keeps empty; leave one of them out")
+    return CITED_PASSAGES if cite else 0
 
 
 def part_request(section: str | None, pages: str | None, lines: str | None) -> PartRequest | None:
@@ -362,4 +389,5 @@ def ask_request(documents: Sequence[Document], question: str, options: AnswerOpt
         temperature=options.temperature,
         top_p=options.top_p,
         seed=options.seed,
+        passages=options.passages,
     )

@@ -20,6 +20,7 @@ from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.attention.registry import MethodOptions, build_method
 from magicpig_cli.attention.session import Session, SessionMark
 from magicpig_cli.documents import Document
+from magicpig_cli.engine.citing import Citing, watched
 from magicpig_cli.engine.decode import decode
 from magicpig_cli.engine.events import (
     AttentionInfo,
@@ -114,7 +115,8 @@ class EngineSettings:
 class AskRequest:
     """One question about documents, and how to draw the answer's tokens.
 
-    `history` are the turns before it, if it is part of a conversation.
+    `history` are the turns before it, if it is part of a conversation. `passages` is how many places of the
+    documents to cite, 0 for none.
     """
 
     documents: Sequence[Document]
@@ -125,6 +127,7 @@ class AskRequest:
     temperature: float = 0.0
     top_p: float = 1.0
     seed: int | None = None
+    passages: int = 0
 
 
 @dataclass(slots=True)
@@ -230,17 +233,20 @@ class Engine:
             if logits is None or self._reading is None:
                 raise RuntimeError("a prompt with a question leaves something to read")
             session = self._reading.session
-            steps = decode(
-                logits,
-                make_step(self.loaded.model, session),
-                session.stats,
-                Sampler(request.temperature, request.top_p, request.seed),
-                self.loaded.tokenizer,
-                self.loaded.stop_ids,
-                max_tokens,
-                started,
-            )
-            yield from self._tables_after_first(steps, session, max_tokens, keeping)
+            citing = Citing(self._prompts, request.documents, prompt) if request.passages else None
+            with watched(session, citing):
+                yield from decode(
+                    logits,
+                    make_step(self.loaded.model, session),
+                    session.stats,
+                    Sampler(request.temperature, request.top_p, request.seed),
+                    self.loaded.tokenizer,
+                    self.loaded.stop_ids,
+                    max_tokens,
+                    started,
+                )
+            if citing is not None:
+                yield citing.cited(request.passages)
             yield measure_memory(self.device, session, self.loaded.weight_bytes)
             yield from keeping.outcome()
 

@@ -1,8 +1,9 @@
 """What the engine tells while it works: the only thing that views, JSON and benchmarks see.
 
 `Engine.generate` yields these in order: `Prompted`, `PrefillProgress`..., `Prefilled`, then for
-each step a `Token` and a `Step`, and last `Finished`. `Notice`, `Memory` and `Indexed` may come at
-any time. Loading has events of its own, which come before: `LoadProgress`..., `Loaded`.
+each step a `Token` and a `Step`, last `Finished`, and `Cited` if passages are asked for. `Notice`,
+`Memory` and `Indexed` may come at any time. Loading has events of its own, which come before:
+`LoadProgress`..., `Loaded`.
 """
 
 from __future__ import annotations
@@ -109,6 +110,46 @@ class Prompted:
     attention: AttentionInfo
     index_path: str | None = None
     open_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A place of a document that an answer's attention rested on.
+
+    Attributes
+    ----------
+    source : str
+    start, end : int
+        Characters of the source's text, end exclusive.
+    first_line, last_line : int
+        Of the source's text, counted from 1.
+    first_page, last_page : int or None
+        Counted from 1; None where the source has no pages.
+    section : str or None
+        Title of the innermost section that it stands in.
+    quotation : str
+        The passage on one line, or the heaviest part of a long one.
+    share : float
+        Of the weight that counts (`engine.citing`), all documents together, 0 to 1.
+    """
+
+    source: str
+    start: int
+    end: int
+    first_line: int
+    last_line: int
+    first_page: int | None
+    last_page: int | None
+    section: str | None
+    quotation: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """Where the answer's attention rested, the heaviest passage first."""
+
+    passages: tuple[Passage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,4 +270,5 @@ Event = (
     | Step
     | Memory
     | Finished
+    | Cited
 )

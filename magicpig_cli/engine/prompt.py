@@ -221,6 +221,14 @@ class PromptBuilder:
         """Tokens of a text as a document."""
         return len(self._plain.encode(text))
 
+    def token_starts(self, document: Document) -> list[int]:
+        """The character at which each of a document's tokens in a prompt begins.
+
+        Characters of its text as it was read; below 0 in the heading before it.
+        """
+        added = len(document.heading) + 1 if document.heading else 0
+        return [start - added for start in self._plain.starts(document.text_with_heading)]
+
     def room_tokens(self) -> int:
         """Tokens of documents that leave room for the template, a question and an answer."""
         head, bridge, tail, _ = self._frame(None)
@@ -300,18 +308,37 @@ class PlainTextEncoder:
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`, none of them a control token."""
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        forged = sorted({self._control[i] for i in ids if i in self._control}, key=len, reverse=True)
-        if not forged:
-            return ids
-        marker = forged[0]
-        before, _, after = text.partition(marker)
-        if not _:  # the token's text is not in the document as such, e.g. a normalised form
-            return [part for i in ids for part in (self._spelled(i) if i in self._control else [i])]
-        return [
-            *self.encode(before + marker[:1]),
-            *self.encode(marker[1:] + after),
-        ]
+        halves = self._halves(text, ids)
+        if halves is not None:
+            return [part for half in halves for part in self.encode(half)]
+        return [part for i in ids for part in self._spelled(i)] if self._forged(ids) else ids
 
-    def _spelled(self, control_id: int) -> list[int]:
-        pieces = (self._backend.encode(c, add_special_tokens=False).ids for c in self._control[control_id])
+    def starts(self, text: str) -> list[int]:
+        """The character of `text` at which each token of `encode(text)` begins."""
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        halves = self._halves(text, encoding.ids)
+        if halves is not None:
+            first, second = halves
+            return [*self.starts(first), *(len(first) + start for start in self.starts(second))]
+        located = zip(encoding.ids, encoding.offsets, strict=True)
+        return [start for i, (start, _) in located for _ in self._spelled(i)]
+
+    def _forged(self, ids: Sequence[int]) -> list[str]:
+        """Texts of the control tokens among some ids, the longest first."""
+        return sorted({self._control[i] for i in ids if i in self._control}, key=len, reverse=True)
+
+    def _halves(self, text: str, ids: Sequence[int]) -> tuple[str, str] | None:
+        """The text cut within a marker that became a control token; None if there is none to cut.
+
+        A token's text may not stand in the document as such, but e.g. in a form that is normalised.
+        """
+        forged = self._forged(ids)
+        at = text.find(forged[0]) if forged else -1
+        return None if at < 0 else (text[: at + 1], text[at + 1 :])
+
+    def _spelled(self, token_id: int) -> list[int]:
+        """A token itself, or, of a control token, ids that spell its text."""
+        if token_id not in self._control:
+            return [token_id]
+        pieces = (self._backend.encode(c, add_special_tokens=False).ids for c in self._control[token_id])
         return [i for ids in pieces for i in ids if i not in self._control]

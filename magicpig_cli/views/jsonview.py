@@ -76,6 +76,7 @@ def result(track: Track, ending: Ending) -> dict[str, Any]:
             "tokens_reused": prompted.reused_tokens if prompted else 0,
             "path": track.index_path,
         },
+        "citations": None if track.cited is None else [dataclasses.asdict(p) for p in track.cited.passages],
         "notices": list(track.notices),
     }
     if ending.failure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magicpig_cli.engine.events import Event, Loaded, LoadProgress, Notice, Prefilled
+from magicpig_cli.engine.events import Cited, Event, Loaded, LoadProgress, Notice, Passage, Prefilled
 from magicpig_cli.views.base import Ending
 from magicpig_cli.views.streams import Messages, Output
 from magicpig_cli.views.text import byte_size, count, duration, percent
@@ -159,4 +159,23 @@ def last_lines(track: Track, ending: Ending, columns: int | None = None) -> list
     if track.finished is None:
         return []
     cut = track.cut_short
-    return [*([f"magicpig: {cut}"] if cut else []), summary_line(track, columns)]
+    cited = [] if track.cited is None else cited_lines(track.cited)
+    return [*cited, *([f"magicpig: {cut}"] if cut else []), summary_line(track, columns)]
+
+
+def cited_lines(cited: Cited) -> list[str]:
+    """The places that an answer's attention rested on, one a line."""
+    if not cited.passages:
+        return ["magicpig: no place of the document can be cited: nothing of it was attended to"]
+    head = "most attended to, with the share of attention:"
+    return [head, *(f"{i}. {cited_line(passage)}" for i, passage in enumerate(cited.passages, 1))]
+
+
+def cited_line(passage: Passage) -> str:
+    """`book.md:12 (Chapter 3), 41 %: It was green.`; of a source with pages the page instead of the line."""
+    if passage.first_page is None:
+        place = f"{passage.source}:{passage.first_line}"
+    else:
+        place = f"{passage.source}, page {passage.first_page:,}"
+    section = f" ({passage.section})" if passage.section else ""
+    return f"{place}{section}, {percent(passage.share)}: {passage.quotation}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from magicpig_cli.engine.events import (
+    Cited,
     DocumentInfo,
     Event,
     Finished,
@@ -50,6 +51,7 @@ class Track:
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
     generated_tokens: int = 0
     finished: Finished | None = None
+    cited: Cited | None = None
     _pieces: list[str] = field(default_factory=list)
     _held: str = ""
     _pending: str = ""
@@ -84,6 +86,8 @@ class Track:
                 self.generated_tokens = event.index + 1
                 self._pending = event.pending
                 return self._extend(event.text)
+            case Cited():
+                self.cited = event
             case Step():
                 self.steps.append(event)
             case Finished():

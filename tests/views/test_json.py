@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from recorded import decoding, loading, prefilling, request
 
 import magicpig_cli.views
-from magicpig_cli.engine.events import Event, Step
+from magicpig_cli.engine.events import Cited, Event, Passage, Step
 from magicpig_cli.views.base import Ending, Failure
 from magicpig_cli.views.jsonview import encode, result
 from magicpig_cli.views.track import Track
@@ -41,6 +42,14 @@ def test_an_answer() -> None:
     assert value["attention"]["n_bits"] == 8
     assert value["timings"]["prefill_tokens_per_s"] == pytest.approx(6041 / 8.4)
     assert "error" not in value
+
+
+def test_citations() -> None:
+    assert valid(list(request(["It", " is"], " green.")), Ending(0))["citations"] is None
+    passage = Passage("report.pdf", 120, 160, 7, 8, 2, 2, "Costs", "It is \x1b green.", 0.41)
+    value = valid([*request(["It"], "."), Cited((passage,))], Ending(0))
+    assert value["citations"] == [dataclasses.asdict(passage)]
+    assert valid([*request(["It"], "."), Cited(())], Ending(0))["citations"] == []
 
 
 def test_an_interruption_keeps_what_there_is() -> None:

@@ -1,0 +1,66 @@
+"""Where an answer comes from: the attention of its decoding, summed over steps, layers and heads.
+
+The weights are those of the estimator itself, of the few keys that were read anyway. They become a score
+for every token of the documents, and the scores become passages (`engine.passages`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from magicpig_cli.attention.base import Weighed
+from magicpig_cli.attention.session import Session
+from magicpig_cli.documents import Document
+from magicpig_cli.engine.events import Cited
+from magicpig_cli.engine.passages import find_passages
+from magicpig_cli.engine.prompt import Prompt, PromptBuilder
+
+
+class Citing:
+    """Watches the decoding of one answer (an `attention.session.Watcher`).
+
+    Parameters
+    ----------
+    prompts : PromptBuilder
+        That built the prompt.
+    documents : sequence of Document
+    prompt : Prompt
+    """
+
+    def __init__(self, prompts: PromptBuilder, documents: Sequence[Document], prompt: Prompt) -> None:
+        self._prompts, self._documents = prompts, documents
+        self._sizes = [document.tokens or 0 for document in prompt.documents]
+        self._stop = prompt.prefix_tokens
+        self._start = self._stop - sum(self._sizes)
+        self._scores = np.zeros(self._stop - self._start)
+
+    def wants(self, layer: int) -> bool:
+        """See `Watcher`."""
+        return True
+
+    def attended(self, layer: int, weighed: list[Weighed]) -> None:
+        """See `Watcher`."""
+        for part in weighed:
+            inside = (part.tokens >= self._start) & (part.tokens < self._stop)
+            tokens, weights = part.tokens[inside] - self._start, part.weights[:, inside]
+            self._scores[tokens] += (weights.astype(np.float64) ** 2).sum(axis=0)
+
+    def cited(self, count: int) -> Cited:
+        """The passages that were attended to most, at most `count`."""
+        starts = [self._prompts.token_starts(document) for document in self._documents]
+        scores = np.split(self._scores, np.cumsum(self._sizes)[:-1])
+        return Cited(find_passages(self._documents, starts, scores, count))
+
+
+@contextmanager
+def watched(session: Session, citing: Citing | None) -> Iterator[None]:
+    """Let someone watch the attention of the prompt's last token, and of every step until the end."""
+    session.watcher = citing
+    try:
+        session.look_again()
+        yield
+    finally:
+        session.watcher = None

@@ -2,8 +2,8 @@
 
     python benchmarks/cite.py [--set sample|needles] [--attention METHOD] [--model MODEL] [--json]
 
-`sample` are the 14 questions of samples/questions.json; `needles` are facts in Python's language reference,
-on which the way in use was chosen. Each document is read once; every way sees the same decoding.
+`sample` are the 14 questions of samples/questions.json; `needles` are facts in Python's language reference.
+Each document is read once; every way sees the same decoding.
 """
 
 from __future__ import annotations
@@ -134,6 +134,7 @@ RULES: dict[str, Rule] = {
     "sum of weights": lambda w: w.sum(axis=(0, 1)),
     "weights above 0.1": lambda w: (w * (w > 0.1)).sum(axis=(0, 1)),
     "squares": lambda w: (w**2).sum(axis=(0, 1)),
+    "cubes": lambda w: (w**3).sum(axis=(0, 1)),
     "beyond the mean over steps": lambda w: _contrast(w).sum(axis=(0, 1)),
     "squares beyond the mean over steps": lambda w: (_contrast(w) ** 2).sum(axis=(0, 1)),
     "highest over steps, squared": lambda w: (w.max(axis=0) ** 2).sum(axis=0),
@@ -171,7 +172,7 @@ def ask_all(engine: Engine, planted: Planted, attention: str) -> list[Outcome]:
         prompt = prompts.build(documents, question, None)
         reading = prefill(model, session, prompt.token_ids[prefix.prefix_tokens :], chunk)
         logits = _returned(reading)
-        citing = Citing(prompts, documents, prompt)
+        citing = Citing(prompts, documents, prompt, method)
         recorder, answer = Recorder(citing, prompt), ""
         step = make_step(model, session)
         with watched(session, recorder):

@@ -163,8 +163,7 @@ class Session:
             raise IndexError(f"layer {layer} was not prefilled")
         store.write(self.n_tokens, key, value)
         output, lse = attention.attend(query[:, 0])
-        if self.watcher is not None and self.watcher.wants(layer):
-            self.watcher.attended(layer, attention.weights(query[:, 0], lse))
+        self._show(layer, attention, query[:, 0], lse)
         return output[:, None], lse[:, None]
 
     def look_again(self) -> None:
@@ -179,7 +178,13 @@ class Session:
             if attention is not None and self.watcher.wants(layer):
                 query = self.observed(layer)[:, -1].contiguous()
                 _, lse = attention.attend(query)
-                self.watcher.attended(layer, attention.weights(query, lse))
+                self._show(layer, attention, query, lse)
+
+    def _show(self, layer: int, attention: LayerAttention, query: torch.Tensor, lse: torch.Tensor) -> None:
+        """Tell the watcher of a layer that it wants, unless the layer only ever sees the end of a text."""
+        watcher = self.watcher
+        if watcher is not None and self._windows[layer] is None and watcher.wants(layer):
+            watcher.attended(layer, attention.weights(query, lse))
 
     def beside(self, method: AttentionMethod) -> Session:
         """Another method over the same stores, as if it had been prefilled: for comparisons.

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from magicpig_cli.attention.base import Weighed
-from magicpig_cli.attention.session import Session
+from magicpig_cli.attention.base import AttentionMethod, Weighed
+from magicpig_cli.attention.session import Session, Watcher
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.events import Cited
 from magicpig_cli.engine.passages import find_passages
@@ -28,10 +28,19 @@ class Citing:
         That built the prompt.
     documents : sequence of Document
     prompt : Prompt
+    method : AttentionMethod
+        Layers that it leaves exact are not watched: they attend broadly, and all their keys would count.
     """
 
-    def __init__(self, prompts: PromptBuilder, documents: Sequence[Document], prompt: Prompt) -> None:
+    def __init__(
+        self,
+        prompts: PromptBuilder,
+        documents: Sequence[Document],
+        prompt: Prompt,
+        method: AttentionMethod,
+    ) -> None:
         self._prompts, self._documents = prompts, documents
+        self._exact_layers: tuple[int, ...] = getattr(method, "dense_layers", ())
         self._sizes = [document.tokens or 0 for document in prompt.documents]
         self._stop = prompt.prefix_tokens
         self._start = self._stop - sum(self._sizes)
@@ -39,7 +48,7 @@ class Citing:
 
     def wants(self, layer: int) -> bool:
         """See `Watcher`."""
-        return True
+        return layer not in self._exact_layers
 
     def attended(self, layer: int, weighed: list[Weighed]) -> None:
         """See `Watcher`."""
@@ -56,9 +65,9 @@ class Citing:
 
 
 @contextmanager
-def watched(session: Session, citing: Citing | None) -> Iterator[None]:
+def watched(session: Session, watcher: Watcher | None) -> Iterator[None]:
     """Let someone watch the attention of the prompt's last token, and of every step until the end."""
-    session.watcher = citing
+    session.watcher = watcher
     try:
         session.look_again()
         yield

@@ -233,7 +233,9 @@ class Engine:
             if logits is None or self._reading is None:
                 raise RuntimeError("a prompt with a question leaves something to read")
             session = self._reading.session
-            citing = Citing(self._prompts, request.documents, prompt) if request.passages else None
+            citing = None
+            if request.passages:
+                citing = Citing(self._prompts, request.documents, prompt, session.method)
             with watched(session, citing):
                 yield from decode(
                     logits,

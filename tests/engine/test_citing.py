@@ -10,6 +10,7 @@ import pytest
 from small import lines, small_model
 
 from magicpig_cli.attention.base import Weighed
+from magicpig_cli.attention.dense import Dense
 from magicpig_cli.attention.registry import METHODS, WITHOUT_BUDGET
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.citing import Citing
@@ -102,7 +103,7 @@ def test_the_planted_place_is_found_from_its_weights(embedded_tokenizer: Any) ->
     prompts = PromptBuilder(embedded_tokenizer, "model", 8192)
     prompt = prompts.build(documents, "Which word?", None)
     for number, word in ((0, "heron"), (0, "im_end"), (1, "written")):
-        citing = Citing(prompts, documents, prompt)
+        citing = Citing(prompts, documents, prompt, Dense())
         starts = prompts.token_starts(documents[number])
         assert starts == sorted(starts)
         assert len(starts) == prompt.documents[number].tokens

@@ -10,8 +10,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
-from command import magicpig, one_sentence
+from command import one_sentence
 from small import small_model
+from warm import magicpig
 
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.bench.text import reading_text

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from command import environment, magicpig, one_sentence
+from command import environment, one_sentence
 from small import small_model
 from transformers import AutoConfig, AutoModelForCausalLM
+from warm import magicpig
 
 from magicpig_cli.engine.fingerprint import model_fingerprint
 from magicpig_cli.errors import UsageError

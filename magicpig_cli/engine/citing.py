@@ -52,6 +52,8 @@ class Citing:
 
     def attended(self, layer: int, weighed: list[Weighed]) -> None:
         """See `Watcher`."""
+        # Squared: a head that found something gives few tokens much, while every head gives line ends and
+        # common words a little at every step, which adds up to more (docs/accuracy.md).
         for part in weighed:
             inside = (part.tokens >= self._start) & (part.tokens < self._stop)
             tokens, weights = part.tokens[inside] - self._start, part.weights[:, inside]

@@ -13,10 +13,10 @@ import numpy as np
 # 2^-LOG_U_OCTAVES to 1. Interpolated linearly, log(u) is exact to 1e-4 (tests/lsh/test_estimator.py).
 LOG_U_PER_OCTAVE = 64
 LOG_U_OCTAVES = 40
-# How much the inclusions of two keys are correlated, weighted by how alike their values are, on average
-# over pairs: see `squared_error`. Chosen on keys of a novel so that 95 to 96 % of true errors are within
-# twice the estimate; docs/accuracy.md has the measurement, and its check on another text.
-CORRELATION = 0.007
+# The mean square of true errors over what independent inclusions would give, and a margin for how much the
+# estimate itself scatters: see `squared_error`. The round number nearest above what keeps 95 % of true errors
+# within twice the estimate on keys of a novel; docs/accuracy.md has that and its check on another text.
+DESIGN_EFFECT = 2.0
 # A key with a smaller probability will not be seen; the floor keeps its logarithm finite.
 _SMALLEST_U = 1e-30
 
@@ -88,21 +88,15 @@ def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> fl
     To first order the self-normalised output errs by sum_i (I_i/u_i - 1) p_i (v_i - out), I_i telling
     whether key i is in the sample and p_i being its attention weight (ratio estimator: Saerndal, Swensson,
     Wretman, Model Assisted Survey Sampling, section 5.6). Were the I_i independent, its mean square would be
-    the sum over all keys of b_i^2, b_i = sqrt((1-u_i)/u_i) p_i |v_i - out|, which the sample estimates
-    without bias, as w_i = p_i/u_i, by
+    the sum over all keys of (1-u_i)/u_i p_i^2 |v_i - out|^2, which the sample estimates without bias
+    (Horvitz and Thompson), as w_i = p_i/u_i, by
 
-        independent = sum_sampled (1-u_i) w_i^2 |v_i - out|^2.
+        sum_sampled (1-u_i) w_i^2 |v_i - out|^2.
 
-    But keys that are alike collide in the same tables, and their values are alike too. With rho for the mean
-    over pairs of that correlation times the cosine of the two residuals, the mean square is
-    (1-rho) sum b_i^2 + rho (sum b_i)^2, that is, `independent` times Kish's design effect 1 + rho (m - 1)
-    (Survey Sampling, section 5.4). Its m, how many keys of equal b would make that ratio of sums, is
-    estimated from the sample as well, with one size of the residuals for all keys:
-
-        m = (sum_sampled sqrt((1-u_i)/u_i) w_i)^2 / sum_sampled (1-u_i) w_i^2.
-
-    A single sampled key stands for m = 1/u keys: so few keys, each with a small chance, which is when
-    a sample underestimates its own spread, also raise the estimate.
+    They are not: keys that are alike collide in the same tables, and their values are alike too. The ratio of
+    the two mean squares is the design effect of survey sampling (Kish, Survey Sampling, section 8.2). Beside
+    that, a heavy key with a small u that was missed is missed in the sum as well, and of a sum of few terms
+    that happens often. Both are in the factor `DESIGN_EFFECT`, the one constant that is measured.
 
     Parameters
     ----------
@@ -118,11 +112,7 @@ def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> fl
     float
         0 for an empty sample.
     """
-    spread = (1.0 - u) * weights**2
-    if not spread.sum() > 0:
-        return 0.0
-    m = (np.sqrt((1.0 - u) / u) * weights).sum() ** 2 / spread.sum()
-    return float((spread * squares).sum() * (1.0 + CORRELATION * max(m - 1.0, 0.0)))
+    return float(DESIGN_EFFECT * ((1.0 - u) * weights**2 * squares).sum())
 
 
 def log_inclusion_table(n_tables: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from magicpig_cli.lsh.estimator import CORRELATION
+from magicpig_cli.lsh.estimator import DESIGN_EFFECT
 from magicpig_cli.lsh.hashing import hash_tile
 from magicpig_cli.lsh.jit import fetch_add, jit, prefetch, trailing_zeros
 from magicpig_cli.lsh.tile import GROUP_HEADS, TILE_ROWS, attend_tile, half_turns, tile_scratch
@@ -23,7 +23,7 @@ _IDS_AHEAD = 8
 _LINE_IDS = 32
 _MOST_LINES_AHEAD = 4
 
-_CORRELATION = np.float32(CORRELATION)
+_DESIGN_EFFECT = np.float32(DESIGN_EFFECT)
 
 
 @jit(inline=True)
@@ -200,8 +200,8 @@ def attend(
     counter : array
         int64, (1,), 0: tasks taken so far.
     partial_sums : array
-        float32, (n_tasks, GROUP_HEADS, 5): maximum logit, sum of weights, and of the sampled keys
-        with a = (1-u) w^2: sum of a, sum of a |v|^2, sum of sqrt((1-u)/u) w. Overwritten.
+        float32, (n_tasks, GROUP_HEADS, 4): maximum logit, sum of weights, and of the sampled keys
+        with a = (1-u) w^2: sum of a, sum of a |v|^2. Overwritten.
     partial_outs : array
         float32, (n_tasks, GROUP_HEADS, 2, head_dim): sum of w v, sum of a v. Overwritten.
     n_sampled : array
@@ -381,7 +381,6 @@ def reduce_parts(sums, outs, part_sampled, n_groups, n_parts, out, lse, n_sample
             for task in tasks:
                 highest = max(highest, sums[task, slot, 0])
             total, spread, spread_square = np.float32(0.0), np.float32(0.0), np.float32(0.0)
-            deviation = np.float32(0.0)
             out[head] = 0.0
             direction[:] = 0.0
             for task in tasks:
@@ -392,7 +391,6 @@ def reduce_parts(sums, outs, part_sampled, n_groups, n_parts, out, lse, n_sample
                 total += factor * sums[task, slot, 1]
                 spread += square * sums[task, slot, 2]
                 spread_square += square * sums[task, slot, 3]
-                deviation += factor * sums[task, slot, 4]
                 for i in range(head_dim):
                     out[head, i] += factor * outs[task, slot, 0, i]
                     direction[i] += square * outs[task, slot, 1, i]
@@ -404,9 +402,7 @@ def reduce_parts(sums, outs, part_sampled, n_groups, n_parts, out, lse, n_sample
             for i in range(head_dim):
                 norm += out[head, i] * out[head, i]
                 along += out[head, i] * direction[i]
-            # sum of a |v - out|^2 over the squared denominator, relative to |out|^2, times the design effect:
-            # estimator.squared_error.
+            # sum of a |v - out|^2 over the squared denominator, relative to |out|^2: estimator.squared_error.
             variance = (spread_square - np.float32(2.0) * along + norm * spread) * inverse * inverse
-            keys = deviation * deviation / spread if spread > np.float32(0.0) else np.float32(1.0)
-            variance *= np.float32(1.0) + _CORRELATION * max(keys - np.float32(1.0), np.float32(0.0))
+            variance *= _DESIGN_EFFECT
             squared_error[head] = max(variance, np.float32(0.0)) / norm if norm > np.float32(0.0) else 0.0

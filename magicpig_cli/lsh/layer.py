@@ -96,7 +96,7 @@ class LshLayer:
         self._query_tiles = np.zeros((2, self.plan.padded_dim, GROUP_HEADS), np.float32)
         self._codes = np.zeros((self.n_groups, params.n_tables, GROUP_HEADS), np.uint16)
         n_tasks = self.n_groups * self.n_parts
-        self._sums = np.zeros((n_tasks, GROUP_HEADS, 5), np.float32)
+        self._sums = np.zeros((n_tasks, GROUP_HEADS, 4), np.float32)
         self._outs = np.zeros((n_tasks, GROUP_HEADS, 2, shape.head_dim), np.float32)
         self._part_sampled = np.zeros(n_tasks, np.int64)
         self._result = StepResult(

@@ -217,7 +217,7 @@ def log_inclusion(
 
 
 @jit(counted=False)
-def weigh(dots, n, scale, softcap, logs, certain, odds, logits, sums, outs, weights, variances):
+def weigh(dots, n, scale, softcap, logs, certain, logits, sums, outs, weights, variances):
     """From dots of one head to weights relative to its running maximum; rescales when that rises.
 
     Parameters
@@ -228,12 +228,12 @@ def weigh(dots, n, scale, softcap, logs, certain, odds, logits, sums, outs, weig
         Rows in the tile.
     scale, softcap : float32
         What multiplies q.k; its cap, 0 for none.
-    logs, certain, odds : array
-        float32, (TILE_ROWS,): log(u), u and sqrt((1-u)/u).
+    logs, certain : array
+        float32, (TILE_ROWS,): log(u) and u.
     logits : array
         float32, (TILE_ROWS,): q.k scaled, less log(u) (section 4.2); overwritten.
     sums, outs : array
-        The head's running sums (see `kernels.attend`); sums 0, 1 and 4 are updated, all are rescaled.
+        The head's running sums (see `kernels.attend`); sums 0 and 1 are updated, all are rescaled.
     weights, variances : array
         float32, (TILE_ROWS,): w = e^logit and a = (1-u) w^2, relative; overwritten. 0 beyond n.
     """
@@ -253,21 +253,18 @@ def weigh(dots, n, scale, softcap, logs, certain, odds, logits, sums, outs, weig
             sums[1] *= factor
             sums[2] *= square
             sums[3] *= square
-            sums[4] *= factor
             for i in range(outs.shape[1]):
                 outs[0, i] *= factor
                 outs[1, i] *= square
         sums[0] = highest
     highest = sums[0]
-    total, deviation = _ZERO, _ZERO
+    total = _ZERO
     for r in range(TILE_ROWS):
         w = fast_exp(logits[r] - highest) if logits[r] > _ABSENT_BELOW else _ZERO
         weights[r] = w
         variances[r] = (_ONE - certain[r]) * w * w
         total += w
-        deviation += odds[r] * w
     sums[1] += total
-    sums[4] += deviation
 
 
 @jit(counted=False)
@@ -325,7 +322,7 @@ def add_values(weights, first_head, rows, tokens, n, following, outs):
 def add_variance(variance, row, sums, out):
     """Follow one sampled value for the error estimate: sums[2] += a, sums[3] += a |v|^2, out += a v.
 
-    `row` is uint16, (head_dim,); `sums` float32, (5,); `out` float32, (head_dim,).
+    `row` is uint16, (head_dim,); `sums` float32, (4,); `out` float32, (head_dim,).
     """
     square = _ZERO
     for i in range(out.shape[0]):
@@ -357,7 +354,7 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
     scratch : tuple of array
         Of `tile_scratch`.
     sums : array
-        float32, (GROUP_HEADS, 5); updated.
+        float32, (GROUP_HEADS, 4); updated.
     outs : array
         float32, (GROUP_HEADS, 2, head_dim); updated.
     """
@@ -366,7 +363,6 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
     )
     dots, turns, weights, lanes = scratch
     inverse_key_norm, logits, logs, certain, variances = lanes[0], lanes[1], lanes[2], lanes[3], lanes[4]
-    odds = lanes[5]
     for r in range(n, (n + 3) // 4 * 4):
         tokens[r] = tokens[0]
     dot_tile(query, n_heads, rows, tokens, n, following, mean, mean_square, dots, inverse_key_norm)
@@ -386,31 +382,16 @@ def attend_tile(task, tokens, n, following, n_bits, scratch, sums, outs):
         )
         for r in range(TILE_ROWS):
             certain[r] = fast_exp(logs[r])
-            odds[r] = np.sqrt(max(_ONE - certain[r], _ZERO) / certain[r])
             ask(rows, following[r], 3, 4)
     else:
         for r in range(TILE_ROWS):
             logs[r] = _ZERO
             certain[r] = _ONE
-            odds[r] = _ZERO
     for head in range(n_heads):
         for r in range(TILE_ROWS * head // n_heads, TILE_ROWS * (head + 1) // n_heads):
             ask(rows, following[r], 4, 6)
         out = outs[head]
-        weigh(
-            dots[head],
-            n,
-            scale,
-            softcap,
-            logs,
-            certain,
-            odds,
-            logits,
-            sums[head],
-            out,
-            weights[head],
-            variances,
-        )
+        weigh(dots[head], n, scale, softcap, logs, certain, logits, sums[head], out, weights[head], variances)
         if n_bits:
             heavy = sums[head, 0] + _HEAVY
             light, stand_in = _ZERO, -1

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from magicpig_cli.lsh.estimator import (
+    DESIGN_EFFECT,
     LOG_U_OCTAVES,
     LOG_U_PER_OCTAVE,
     collision_prob,
     inclusion_prob,
     log_inclusion_table,
+    squared_error,
 )
 
 TABLES = [2, 30, 75, 150, 300, 1000]
@@ -90,3 +92,21 @@ def test_collision_probability_of_a_group_matches_random_hyperplanes(n_queries, 
     deviation = np.sqrt(expected * (1 - expected) / n_tables)
     # Five standard errors, and for three and more queries the few per cent that independence is off.
     assert (np.abs(hits / n_tables - expected) <= 5 * deviation + bias * expected).all()
+
+
+def test_keys_that_are_sampled_for_certain_err_by_nothing():
+    ones = np.ones(5)
+    assert squared_error(ones, ones / 5, ones) == 0.0
+    assert squared_error(np.empty(0), np.empty(0), np.empty(0)) == 0.0
+
+
+def test_independent_inclusions_err_as_the_estimate_says_on_average():
+    """Over many samples of independent keys the mean estimate is the true mean square, times the factor."""
+    random = np.random.default_rng(3)
+    u, shares = random.uniform(0.05, 0.9, 200), random.uniform(0.5, 1.5, 200) / 200
+    squares = random.uniform(1, 4, 200)
+    draws = random.random((4000, 200)) < u
+    estimates = [squared_error(u[drawn], (shares / u)[drawn], squares[drawn]) for drawn in draws]
+    true = ((1 - u) / u * shares**2 * squares).sum()
+    tolerance = 5 * np.std(estimates) / np.sqrt(len(draws))
+    assert np.mean(estimates) == pytest.approx(DESIGN_EFFECT * true, abs=tolerance)

@@ -8,8 +8,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from command import environment, magicpig, one_sentence
+from command import environment, one_sentence
 from fpdf import FPDF
+from warm import magicpig
 
 import magicpig_cli.views
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-from command import MAGICPIG, ROOT, environment, magicpig, one_sentence
+from command import MAGICPIG, ROOT, environment, one_sentence
 from small import lines, read_and_keep, small_model
+from warm import magicpig
 
 import magicpig_cli.views
 from magicpig_cli.store.index_folder import IndexFolder

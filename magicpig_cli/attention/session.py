@@ -14,7 +14,7 @@ import torch
 
 from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats, Weighed
 from magicpig_cli.attention.hook import LayerRule
-from magicpig_cli.attention.window import SlidingWindow
+from magicpig_cli.attention.window import window_layer
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.store.kv import LayerStore, WindowStore
 from magicpig_cli.store.memory import RowMemory
@@ -113,7 +113,7 @@ class Session:
         return context.shape, LayerRule(context.scale, context.softcap, self._windows[layer])
 
     def _attention(self, context: LayerContext, window: int | None) -> LayerAttention:
-        return self.method.layer(context) if window is None else SlidingWindow(context, window)
+        return self.method.layer(context) if window is None else window_layer(context, window)
 
     def _empty_store(self, shape: LayerShape, rule: LayerRule) -> LayerStore:
         if rule.window is None:

@@ -166,6 +166,9 @@ def load_model(
             **placed,
             **common,
         )
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"{model_id} needs a library that is not installed: {reason[:200]}") from error
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         if _is_out_of_memory(error):
             raise

@@ -180,7 +180,9 @@ def plan_memory(shape: ModelShape, ctx: int, options: PlanOptions) -> MemoryPlan
     table_bytes = len(sampled) * (
         rival.stored if bits is None else _layer_tables(shape, ctx, bits, tables or 0)
     )
-    static_kv = 0 if on_cpu else len([i for i in full if i in dense]) * ctx * row
+    # A sliding layer's copy on a GPU has room for two windows.
+    kept = len([i for i in full if i in dense]) * ctx + sum(2 * w for w in shape.windows if w is not None)
+    static_kv = 0 if on_cpu else kept * row
     hidden = (ctx + chunk) * shape.hidden * number
     activations = _layer_buffers(shape, ctx, number) + _chunk_buffers(shape, chunk, number)
     overhead = 0 if on_cpu else _CUDA_CONTEXT_BYTES

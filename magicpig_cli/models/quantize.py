@@ -7,6 +7,9 @@ taken: `models.gemv` reads them as they are, and prefill widens one layer at a t
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -85,7 +88,8 @@ def loading_options(quantization: str, dtype: torch.dtype, device: torch.device)
 def _try_library(quantization: str, device: torch.device) -> None:
     """Quantise a small matrix and multiply with it where the model will be."""
     try:
-        import bitsandbytes
+        with hidden("kernels"):  # with that package, bitsandbytes fetches code from the hub for some CPUs
+            import bitsandbytes
 
         linear = (
             bitsandbytes.nn.Linear8bitLt(64, 32, bias=False, has_fp16_weights=False)
@@ -102,6 +106,19 @@ def _try_library(quantization: str, device: torch.device) -> None:
             f"bitsandbytes cannot quantise on {device} here ({reason}); update it with "
             "pip install -U bitsandbytes, or leave out --quantize"
         ) from error
+
+
+@contextmanager
+def hidden(name: str) -> Iterator[None]:
+    """Let a package that may be installed seem not to be, to whatever is imported meanwhile."""
+    kept = sys.modules.get(name)
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+        if kept is not None:
+            sys.modules[name] = kept
 
 
 class Int8Linear(PackedLinear):

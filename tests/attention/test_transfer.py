@@ -9,8 +9,9 @@ import torch
 from magicpig_cli.attention.base import LayerContext, StepStats
 from magicpig_cli.attention.dense import DeviceDense, HostDense
 from magicpig_cli.attention.transfer import InPlace, Staged, transfer
+from magicpig_cli.attention.window import DeviceWindow, SlidingWindow
 from magicpig_cli.lsh.params import LayerShape
-from magicpig_cli.store.kv import LayerStore
+from magicpig_cli.store.kv import LayerStore, WindowStore
 
 SHAPE = LayerShape(6, 2, 32)
 CPU = torch.device("cpu")
@@ -73,4 +74,37 @@ def test_keys_kept_on_a_device_follow_the_store() -> None:
     store.rewind(stored)
     device.rewind(mark)
     store.write(48, *rows(3))
+    compare()
+
+
+@pytest.mark.parametrize("first", [5, 16, 40, 100])
+def test_a_window_kept_on_a_device_follows_the_store(first: int) -> None:
+    """Shorter and longer than the window, over many of its lengths, further prefills, and back to a mark."""
+    generator = torch.Generator().manual_seed(first)
+    window = 16
+    store = WindowStore(2, 32, window)
+    context = LayerContext(0, 1, SHAPE, 32**-0.5, 0.0, store, StepStats(), CPU)
+    device, host = DeviceWindow(context, window), SlidingWindow(context, window)
+
+    def write(n: int) -> None:
+        keys, values = (torch.randn(2, n, 32, generator=generator) for _ in range(2))
+        store.write(store.n_tokens, keys, values)
+
+    def compare() -> None:
+        query = torch.randn(6, 32, generator=generator)
+        found, expected = device.attend(query), host.attend(query)
+        torch.testing.assert_close(found[0], expected[0], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(found[1], expected[1], atol=1e-6, rtol=1e-5)
+
+    write(first)
+    device.prefilled(torch.empty(0))
+    compare()
+    mark, stored = device.mark(), store.mark()
+    for n in [1] * 50 + [7, 1, 33, 1, 1]:
+        write(n)
+        compare()
+    store.rewind(stored)
+    device.rewind(mark)
+    compare()
+    write(3)
     compare()

@@ -217,16 +217,23 @@ def test_a_library_that_does_not_work_here_is_named(monkeypatch: pytest.MonkeyPa
     assert "\n" not in said.value.sentence
 
 
+def test_no_code_is_fetched_while_the_library_is_imported() -> None:
+    with quantize.hidden("json"), pytest.raises(ImportError):
+        import json
+    import json
+
+    assert json.loads("1") == 1
+
+
 def test_gguf_files_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
     path = write_gguf(tiny_model(), tmp_path / "tiny.gguf", "llama")
-    for name in (path, tmp_path):
-        for command in (["ask", "-", "Who?", "--quiet"], ["doctor"]):
-            result = magicpig(
-                *command, "-m", str(name), "--quantize", "int8",
-                env=environment(MAGICPIG_CACHE=str(tmp_path / "cache")), stdin=b"a text",
-            )  # fmt: skip
-            assert (result.status, result.out) == (2, "")
-            assert one_sentence(result.err)
-            assert "is a GGUF file" in result.err
-            assert "folder of safetensors" in result.err
+    for name, command in ((path, ["ask", "-", "Who?", "--quiet"]), (tmp_path, ["doctor"])):
+        result = magicpig(
+            *command, "-m", str(name), "--quantize", "int8",
+            env=environment(MAGICPIG_CACHE=str(tmp_path / "cache")), stdin=b"a text",
+        )  # fmt: skip
+        assert (result.status, result.out) == (2, "")
+        assert one_sentence(result.err)
+        assert "is a GGUF file" in result.err
+        assert "folder of safetensors" in result.err
     assert not (tmp_path / "cache").exists()

@@ -94,7 +94,7 @@ def _scored(number: int, text: str, starts: np.ndarray, scores: np.ndarray) -> l
     cuts = boundaries(text)
     # A token belongs to the sentence in which it ends, since many begin with the blank before a word.
     ends = np.append(starts[1:], len(text))
-    owner = np.searchsorted(cuts, ends - 1, side="right") - 1
+    owner = np.searchsorted(cuts, np.maximum(ends - 1, starts), side="right") - 1
     inside = (ends > 0) & (owner >= 0)
     sums = np.bincount(owner[inside], weights=scores[inside], minlength=len(cuts))
     paragraphs = [m.end() for m in _PARAGRAPH_END.finditer(text)]
@@ -150,7 +150,7 @@ def _passage(document: Document, span: _Span, places: Places, peak: int, share: 
         first_page=_page_at(document, start),
         last_page=_page_at(document, max(start, end - 1)),
         section=section[-1].title if section else None,
-        quotation=quotation(text, start, end, peak),
+        quotation=quotation(text, start, end, min(max(peak, start), end - 1)),
         share=share,
     )
 

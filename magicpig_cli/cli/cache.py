@@ -168,7 +168,7 @@ def _entries(folder: IndexFolder) -> list[Entry]:
     nothing = {"id": None, "dtype": None, "quantization": None}
     entries += [
         Entry(p.key, p.documents, nothing | {"id": p.model_id}, p.n_tokens, p.n_bytes, p.last_used,
-              "interrupted", False, p.path)
+              "being read" if p.is_going_on else "interrupted", p.is_going_on, p.path)
         for p in folder.partials()
     ]  # fmt: skip
     for key, _ in damaged:
@@ -181,8 +181,8 @@ def _entries(folder: IndexFolder) -> list[Entry]:
 def _removed(context: typer.Context, folder: IndexFolder, entries: Sequence[Entry], quiet: bool) -> int:
     n_bytes, kept = 0, []
     for entry in entries:
-        interrupted = entry.state == "interrupted"
-        if folder.remove_partial(entry.key) if interrupted else folder.remove(entry.key):
+        is_partial = entry.state in ("interrupted", "being read")
+        if folder.remove_partial(entry.key) if is_partial else folder.remove(entry.key):
             n_bytes += entry.n_bytes
         else:
             kept.append(entry)
@@ -200,7 +200,7 @@ def _table(entries: Sequence[Entry]) -> str:
     head = ("KEY", "DOCUMENTS", "MODEL", "TOKENS", "SIZE", "LAST USED", "")
     lines = [head]
     for entry in entries:
-        state = "in use" if entry.in_use else "" if entry.state == "whole" else entry.state
+        state = entry.state if entry.state != "whole" else "in use" if entry.in_use else ""
         lines.append(
             (
                 entry.key[:_KEY_LETTERS],

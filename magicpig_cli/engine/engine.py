@@ -237,7 +237,7 @@ class Engine:
             if request.passages:
                 citing = Citing(self._prompts, request.documents, prompt, session.method)
             with watched(session, citing):
-                yield from decode(
+                steps = decode(
                     logits,
                     make_step(self.loaded.model, session),
                     session.stats,
@@ -247,6 +247,7 @@ class Engine:
                     max_tokens,
                     started,
                 )
+                yield from self._tables_after_first(steps, session, max_tokens, keeping)
             if citing is not None:
                 yield citing.cited(request.passages)
             yield measure_memory(self.device, session, self.loaded.weight_bytes)

@@ -54,7 +54,7 @@ class InUse:
 
 @dataclass(frozen=True, slots=True)
 class PartialIndex:
-    """A reading that was interrupted, as far as a listing tells of it."""
+    """A reading that was interrupted, or has noted where it stands, as far as a listing tells of it."""
 
     key: str
     path: Path
@@ -63,6 +63,7 @@ class PartialIndex:
     n_tokens: int
     n_bytes: int
     last_used: float
+    is_going_on: bool
 
 
 class IndexFolder:
@@ -181,7 +182,7 @@ class IndexFolder:
             self._is_in_use("*")
 
     def partials(self) -> list[PartialIndex]:
-        """Readings that were interrupted."""
+        """Readings that were interrupted, and those going on that have noted where they stand."""
         found = []
         for folder in sorted(self.root.glob(f"{_PARTIAL}*")):
             try:
@@ -189,7 +190,9 @@ class IndexFolder:
                 n_bytes = sum(path.stat().st_size for path in folder.iterdir())
                 key = folder.name.removeprefix(_PARTIAL)
                 numbers = (body["n_tokens"], n_bytes, (folder / RESUME).stat().st_mtime)
-                found.append(PartialIndex(key, folder, body["model"], tuple(body["documents"]), *numbers))
+                documents = tuple(body["documents"])
+                going_on = self._is_being_written(key)
+                found.append(PartialIndex(key, folder, body["model"], documents, *numbers, going_on))
             except (DamagedFile, FileNotFoundError, KeyError):
                 continue  # being written, or of no use
         return found
@@ -209,6 +212,17 @@ class IndexFolder:
         """Held by the one process that writes the index of that key."""
         # Not bound to a thread: it is released where the writing ends.
         return FileLock(self._locks / f"{key}.write", mode=0o600, thread_local=False)
+
+    def _is_being_written(self, key: str) -> bool:
+        lock = self.writing_lock(key)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        except OSError:  # where nothing can be written, nobody writes
+            return False
+        lock.release()
+        return False
 
     @property
     def _locks(self) -> Path:

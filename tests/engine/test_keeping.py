@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +38,16 @@ def closed(events: Any) -> None:
     events.close()
 
 
-@pytest.mark.parametrize("how", [ctrl_c, closed])
+@pytest.mark.parametrize(("how", "moments"), [(ctrl_c, range(1, 17)), (closed, (1, 8, 14))])
 def test_an_interrupted_reading_goes_on_where_it_was(
-    how: Callable[[Any], None], load: Callable[..., Engine], cache: Path
+    how: Callable[[Any], None], moments: Sequence[int], load: Callable[..., Engine], cache: Path
 ) -> None:
     """At every chunk of every layer: the chunks of document and question that follow are just the rest."""
     anew = ask(load(cache=False), TEXT)
     n_chunks = len(anew.of(PrefillProgress))
-    n_document = n_chunks - 4  # the question takes one chunk of each of four layers
-    assert n_document == 4 * 4
+    assert n_chunks - 4 == 4 * 4  # the question takes one chunk of each of four layers
     engine = load()
-    for n in range(1, n_document + 1):
+    for n in moments:
         stop_after(engine, n, how)
         engine.close()
         assert not [path for path in cache.iterdir() if not path.name.startswith(".")]
@@ -145,9 +144,11 @@ def test_a_killed_reading_goes_on_at_its_last_checkpoint(
     for n in moments.sample(range(5, 17), 3):
         other = Elsewhere(processes, model, cache, checkpoint_s=0.0)
         other.until(n)
+        assert [partial.is_going_on for partial in IndexFolder(cache).partials()] == [True]
         other.process.kill()
         other.process.join(60)
-        assert [partial.documents for partial in IndexFolder(cache).partials()] == [("book.txt",)]
+        (partial,) = IndexFolder(cache).partials()
+        assert (partial.documents, partial.is_going_on) == (("book.txt",), False)
         run = ask(engine, TEXT)
         assert run.answer == anew.answer
         assert any("goes on at layer" in notice for notice in run.notices)

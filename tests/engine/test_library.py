@@ -193,20 +193,20 @@ def damages(data: bytes) -> Iterator[bytes]:
 
 
 def test_every_damage_to_every_file_is_found_before_a_token(load: Callable[..., Engine], cache: Path) -> None:
-    engine = load()
-    first = ask(engine, TEXT)
+    engine, text = load(), lines(6)
+    first = ask(engine, text)
     whole = {path.name: path.read_bytes() for path in index_folder(cache).iterdir()}
     folder = index_folder(cache)
     assert len(whole) == 6
     for name, data in whole.items():
-        if name.startswith("layer-000") and name[9] not in "13":
+        if name.startswith("layer-000") and name[9] != "2":
             continue  # all layers are alike
         for damaged in damages(data):
             engine.close()
             for restored, contents in whole.items():
                 (folder / restored).write_bytes(contents)
             (folder / name).write_bytes(damaged)
-            run = ask(engine, TEXT)
+            run = ask(engine, text)
             assert run.answer == first.answer
             assert run.prompted.reused_tokens == 0, name
             assert len([notice for notice in run.notices if "damaged" in notice]) == 1, name

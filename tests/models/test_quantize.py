@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command import ROOT, environment, magicpig, one_sentence
+from command import environment, magicpig, one_sentence
 from small import small_model
 from tiny import tiny_model, write_gguf
 from torch import nn
@@ -149,36 +147,6 @@ def test_an_index_of_other_weights_is_another(folders: dict[str, Path]) -> None:
         for loaded in (load_model(folders["llama"], CPU, quantization=name) for name in QUANTIZATIONS)
     }
     assert len(found) == 3
-
-
-# What is private and writable counts against RLIMIT_DATA, and so does the mapped file.
-LOAD = """
-import resource, sys
-from pathlib import Path
-import torch, bitsandbytes, transformers
-from magicpig_cli.models.load import load_model
-from magicpig_cli.models import gemv
-torch.set_num_threads(1)
-torch.ones(300, 300) @ torch.ones(300, 300)
-with open("/proc/self/status") as lines:
-    used = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmData:"))
-resource.setrlimit(resource.RLIMIT_DATA, (used + int(sys.argv[3]), resource.RLIM_INFINITY))
-loaded = load_model(Path(sys.argv[1]), torch.device("cpu"), quantization=sys.argv[2])
-print(loaded.weight_bytes)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs RLIMIT_DATA and /proc")
-def test_loading_holds_no_second_copy(embedded_folder: Path) -> None:
-    """113 MB remain of 269; a copy in bfloat16 beside them and the mapped file would pass the limit."""
-    arguments = [str(embedded_folder), "int4", str(269_000_000 + 113_000_000 + 110_000_000)]
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, *arguments],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-1000:]
-    assert 100_000_000 < int(done.stdout) < 130_000_000
 
 
 def test_what_cannot_be_quantised_is_refused_in_one_sentence(

@@ -12,7 +12,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 
 _ENDING = tuple(
@@ -46,6 +46,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.requested: int | None = None
+        self._requested_at = 0.0
         self._terminal_fd: int | None = None
         self._showing = 0
         self._stop_requested = False
@@ -63,6 +64,9 @@ class Requests:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if self.requested is not None:
+            # The second half of the request must not meet the handlers that were there before: those kill.
+            sleep(max(0.0, self._requested_at + _SAME_REQUEST_S - monotonic()))
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
         self._previous.clear()
@@ -113,7 +117,7 @@ class Requests:
 
     def _on_ending(self, number: int, frame: FrameType | None) -> None:
         if self.requested is None:
-            self.requested = number
+            self.requested, self._requested_at = number, monotonic()
 
     def _on_stop(self, number: int, frame: FrameType | None) -> None:
         if self._showing:

@@ -19,6 +19,7 @@ from magicpig_cli.views.track import Track
 PANEL_COLUMNS = 34
 GAP = 2
 _INNER = PANEL_COLUMNS - 4
+_N_PANELS = 3
 
 Spans = tuple[Span, ...]
 
@@ -41,7 +42,8 @@ def band(track: Track, width: int, room: int, glyphs: Glyphs) -> list[Row] | Non
     """Panels side by side, where the answer goes elsewhere; None if there is no room for them."""
     panels = _panels(track, glyphs)
     height = max((len(panel.lines) for panel in panels), default=0)
-    across = len(panels) * (PANEL_COLUMNS + GAP) - GAP
+    # Room for all of them, though some have nothing to tell yet: what is drawn must not change its form.
+    across = _N_PANELS * (PANEL_COLUMNS + GAP) - GAP
     if not panels or across > width or height + 2 > room:
         return None
     boxes = [_boxed(panel, height, glyphs) for panel in panels]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from recorded import GPU, loading, memory, prefilling, request
 
-from magicpig_cli.engine.events import Event, LoadProgress
+from magicpig_cli.engine.events import Event, LoadProgress, Token
 from magicpig_cli.views.glyphs import ASCII, UNICODE
 from magicpig_cli.views.layout import frame
 from magicpig_cli.views.panels import sparkline
@@ -114,3 +114,14 @@ def test_without_an_answer_the_panels_stand_side_by_side(columns: int, boxed: bo
     assert ("╭─ speed" in text) is any("speed" in line and "memory" in line for line in text.splitlines())
     assert "22.0" in text
     assert "sampled" in text
+
+
+def test_panels_side_by_side_keep_their_form_from_the_first_token_on() -> None:
+    events = list(request(["It"] * 9))
+    first = next(i for i, event in enumerate(events) if isinstance(event, Token))
+    for n in (first + 1, first + 3, len(events)):
+        track = Track()
+        for event in events[:n]:
+            track.fold(event)
+        rows = frame(track, None, Size(100, 30), UNICODE, 0.0, 0.0)
+        assert not any("╭" in span.text for row in rows for span in row.left)

@@ -243,8 +243,8 @@ def test_a_pipe_s_reader_has_the_screen_to_itself() -> None:
 def test_panels_go_on_while_the_answer_goes_to_a_file(tmp_path: Path) -> None:
     command = " ".join(PLAY)
     script = f"{command} 'It is green, says the keeper of the light' 0.05 > {tmp_path}/out"
-    terminal = Terminal(["bash", "-c", script], 100, 30, ENV)
-    terminal.wait_for("╭─ speed")
+    terminal = Terminal(["bash", "-c", script], 120, 30, ENV)
+    terminal.wait_for("╭─ CPU attention")
     assert terminal.finish() == 0
     assert (tmp_path / "out").read_bytes() == b"It is green, says the keeper of the light\n"
     assert "It is green" not in terminal.text

@@ -136,7 +136,8 @@ def test_killed_at_any_moment_it_leaves_a_whole_index_or_none(
             assert {name: now[name] for name in whole if name != "index.json"} == {
                 name: data for name, data in whole.items() if name != "index.json"
             }
-    Reading(processes, model, folder).process.join(100)
+    last = Reading(processes, model, folder)  # held, for its end of the pipe
+    last.process.join(100)
     assert [head.key for head in folder.heads()[0]] == [expected.key]
     assert not [path for path in folder.root.iterdir() if path.name.startswith((".partial", ".removed"))]
 

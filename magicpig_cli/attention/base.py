@@ -9,7 +9,7 @@ rival method are such objects, so a comparison uses the very path that `ask` use
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,10 +46,32 @@ class StepStats:
     heads_exact: int = 0
 
     def reset(self) -> None:
-        self.retrieve_ms = self.attend_ms = self.error_sum = 0.0
-        self.keys_offered = self.keys_touched = self.error_count = 0
-        self.rows_offered = self.rows_touched = 0
-        self.heads_judged = self.heads_exact = 0
+        for each in fields(self):
+            setattr(self, each.name, each.default)
+
+    def add(self, other: StepStats) -> None:
+        """Count what another step did as well."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+    @property
+    def attention_ms(self) -> float:
+        return self.retrieve_ms + self.attend_ms
+
+    @property
+    def sampled_share(self) -> float | None:
+        """Of the keys that were offered, how many were read; None where nothing was sampled."""
+        return self.keys_touched / self.keys_offered if self.keys_offered else None
+
+    @property
+    def estimated_error(self) -> float | None:
+        """Root mean square of the estimated relative errors."""
+        return (self.error_sum / self.error_count) ** 0.5 if self.error_count else None
+
+    @property
+    def exact_share(self) -> float | None:
+        """Of the outputs that a tolerance judged, how many were attended exactly."""
+        return self.heads_exact / self.heads_judged if self.heads_judged else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from time import perf_counter
 
 import torch
 
+from magicpig_cli.attention.base import StepStats
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.attention.session import Session
 from magicpig_cli.bench.keys import extend_rows
@@ -106,8 +107,7 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
     steps = {name: make_step(engine.loaded.model, each) for name, each in contenders.items()}
     times: dict[str, list[float]] = {"sampled": [], "dense": []}
     attention_ms: list[float] = []
-    offered = touched = errors = judged = exact = 0
-    error_sum = 0.0
+    totals = StepStats()
     token = session.token_ids[-1]
     with torch.inference_mode():
         for turn in range(rounds + 2):
@@ -121,19 +121,17 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
                     continue
                 times[name].append(elapsed)
                 if name == "sampled":
-                    attention_ms.append(stats.retrieve_ms + stats.attend_ms)
-                    offered, touched = offered + stats.keys_offered, touched + stats.keys_touched
-                    error_sum, errors = error_sum + stats.error_sum, errors + stats.error_count
-                    judged, exact = judged + stats.heads_judged, exact + stats.heads_exact
+                    attention_ms.append(stats.attention_ms)
+                    totals.add(stats)
             token = int(logits.argmax())  # of the dense step: both go on with the same token
     return DecodeFigures(
         step=Timing.of(times["sampled"]),
         attention=Timing.of(attention_ms),
         dense=Timing.of(times["dense"]),
         speedup=ratio(times["dense"], times["sampled"]),
-        sampled_share=touched / offered if offered else None,
-        estimated_error=(error_sum / errors) ** 0.5 if errors else None,
-        exact_share=exact / judged if judged else None,
+        sampled_share=totals.sampled_share,
+        estimated_error=totals.estimated_error,
+        exact_share=totals.exact_share,
         kv_bytes=sampled.kv_bytes,
         table_bytes=sampled.table_bytes,
     )

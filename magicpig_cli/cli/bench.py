@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from magicpig_cli.cli import options, wiring
 from magicpig_cli.errors import UsageError
 from magicpig_cli.views.streams import Messages, Output
-
-if TYPE_CHECKING:
-    pass
 
 EXAMPLES = """\b
 Examples:
@@ -66,12 +63,11 @@ def bench(
         model,
         device,
         dtype,
-        "lsh",
-        bits,
-        tables,
-        dense_layers,
-        threads,
-        offline,
+        bits=bits,
+        tables=tables,
+        dense_layers=dense_layers,
+        threads=threads,
+        offline=offline,
         tolerance=tolerance,
         quantize=quantize,
         rope=rope,

@@ -51,18 +51,7 @@ def index(
     the file is called. Prints the folder of the index.
     """
     engine_options = options.EngineOptions(
-        model,
-        device,
-        dtype,
-        "lsh",
-        None,
-        None,
-        None,
-        threads,
-        offline,
-        cache=True,
-        quantize=quantize,
-        rope=rope,
+        model, device, dtype, threads=threads, offline=offline, cache=True, quantize=quantize, rope=rope
     ).checked()
     instruction = None if system is None else values.plain_text("--system", system)
     part = options.part_request(section, pages, lines)

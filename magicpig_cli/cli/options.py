@@ -226,12 +226,12 @@ class EngineOptions:
     model: str
     device: str
     dtype: str
-    attention: str
-    bits: int | None
-    tables: int | None
-    dense_layers: str | None
-    threads: int | None
-    offline: bool
+    attention: str = "lsh"
+    bits: int | None = None
+    tables: int | None = None
+    dense_layers: str | None = None
+    threads: int | None = None
+    offline: bool = False
     cache: bool = False
     budget: float | None = None
     tolerance: float | None = None

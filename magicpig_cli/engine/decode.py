@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -16,32 +15,6 @@ from magicpig_cli.engine.sampler import Sampler
 
 # A step takes a token id and gives the logits of the next one, (vocabulary,), float32.
 StepFunction = Callable[[int], torch.Tensor]
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Sums over the steps of one answer."""
-
-    steps: int = 0
-    step_ms: float = 0.0
-    attention_ms: float = 0.0
-    offered: int = 0
-    touched: int = 0
-    error_sum: float = 0.0
-    error_count: int = 0
-    judged: int = 0
-    exact: int = 0
-
-    def add(self, step_ms: float, stats: StepStats) -> None:
-        self.steps += 1
-        self.step_ms += step_ms
-        self.attention_ms += stats.retrieve_ms + stats.attend_ms
-        self.offered += stats.keys_offered
-        self.touched += stats.keys_touched
-        self.error_sum += stats.error_sum
-        self.error_count += stats.error_count
-        self.judged += stats.heads_judged
-        self.exact += stats.heads_exact
 
 
 def decode(
@@ -73,7 +46,7 @@ def decode(
     Token and Step per token, then Finished.
     """
     decoder = StreamDecoder(tokenizer)
-    totals = _Totals()
+    totals, steps, decode_ms = StepStats(), 0, 0.0
     first_token_s: float | None = None
     generated = 0
     reason: str = "length"
@@ -92,19 +65,20 @@ def decode(
         step_started = perf_counter()
         logits = step(token_id)
         step_ms = (perf_counter() - step_started) * 1e3
-        totals.add(step_ms, stats)
+        totals.add(stats)
+        steps, decode_ms = steps + 1, decode_ms + step_ms
         yield _step_event(generated, step_ms, stats)
     yield Finished(
         reason=reason,  # type: ignore[arg-type]
         tail=decoder.finish(),
         generated_tokens=generated,
         first_token_s=first_token_s,
-        decode_ms_per_token=_ratio(totals.step_ms, totals.steps),
-        attention_ms_per_token=_ratio(totals.attention_ms, totals.steps),
-        sampled_share=_ratio(totals.touched, totals.offered),
-        estimated_error=_root_mean(totals.error_sum, totals.error_count),
+        decode_ms_per_token=decode_ms / steps if steps else None,
+        attention_ms_per_token=totals.attention_ms / steps if steps else None,
+        sampled_share=totals.sampled_share,
+        estimated_error=totals.estimated_error,
         seed=sampler.seed,
-        exact_share=_ratio(totals.exact, totals.judged),
+        exact_share=totals.exact_share,
     )
 
 
@@ -112,18 +86,10 @@ def _step_event(index: int, step_ms: float, stats: StepStats) -> Step:
     return Step(
         index=index,
         step_ms=step_ms,
-        attention_ms=stats.retrieve_ms + stats.attend_ms,
+        attention_ms=stats.attention_ms,
         retrieve_ms=stats.retrieve_ms,
         attend_ms=stats.attend_ms,
-        sampled_share=_ratio(stats.keys_touched, stats.keys_offered),
-        estimated_error=_root_mean(stats.error_sum, stats.error_count),
-        exact_share=_ratio(stats.heads_exact, stats.heads_judged),
+        sampled_share=stats.sampled_share,
+        estimated_error=stats.estimated_error,
+        exact_share=stats.exact_share,
     )
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
-
-
-def _root_mean(squares: float, count: int) -> float | None:
-    return (squares / count) ** 0.5 if count else None

@@ -56,6 +56,14 @@ def collision_prob(angles: np.ndarray, query_angles: np.ndarray, n_bits: int) ->
     return np.clip(total, 0.0, 1.0)
 
 
+def angles_between(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
+    """Radians between each query and each vector, float64, (n_queries, n_vectors)."""
+    queries, vectors = np.asarray(queries, np.float64), np.asarray(vectors, np.float64)
+    norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
+    angles: np.ndarray = np.arccos(np.clip(queries @ vectors.T / np.maximum(norms, 1e-300), -1.0, 1.0))
+    return angles
+
+
 def inclusion_prob(collision: np.ndarray, n_tables: int) -> np.ndarray:
     """u: the chance of a collision in at least two tables.
 

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob, squared_error
+from magicpig_cli.lsh.estimator import angles_between, collision_prob, inclusion_prob, squared_error
 from magicpig_cli.lsh.hashing import HashPlan
+from magicpig_cli.lsh.weights import widened
 
 
 def bf16_to_float(words: np.ndarray) -> np.ndarray:
     """float64 values of uint16 bf16 bit patterns, any shape."""
-    return (words.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return widened(words).astype(np.float64)
 
 
 def float_to_bf16(values: np.ndarray) -> np.ndarray:
@@ -105,8 +106,8 @@ def attend_sampled(
         kv_head = heads[0] // per_kv_head
         keys, values = (bf16_to_float(rows[kv_head, tokens, part]) for part in (0, 1))
         queries = query[heads[0] : heads[-1] + 1].astype(np.float64)
-        angles = _angles(queries, keys - mean[kv_head].astype(np.float64))
-        collision = collision_prob(angles, _angles(queries, queries), n_bits)
+        angles = angles_between(queries, keys - mean[kv_head].astype(np.float64))
+        collision = collision_prob(angles, angles_between(queries, queries), n_bits)
         u = np.maximum(inclusion_prob(collision, n_tables), 1e-300)
         u[: len(certain)] = 1.0
         for head, q in zip(heads, queries, strict=True):
@@ -120,9 +121,3 @@ def attend_sampled(
             distances = ((values - out[head]) ** 2).sum(axis=1)
             error[head] = squared_error(u, weights, distances) / (out[head] ** 2).sum()
     return out, lse, error
-
-
-def _angles(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Radians between each query and each vector, (n_queries, n_vectors)."""
-    norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
-    return np.arccos(np.clip(queries @ vectors.T / np.maximum(norms, 1e-300), -1.0, 1.0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
+from magicpig_cli.lsh.estimator import angles_between, collision_prob, inclusion_prob
 
 _SMALLEST_U = 1e-30
 
@@ -76,13 +76,5 @@ def log_inclusion(
     numpy.ndarray
         float64, (n,).
     """
-    collision = collision_prob(_angles(query, keys - mean), _angles(query, query), n_bits)
+    collision = collision_prob(angles_between(query, keys - mean), angles_between(query, query), n_bits)
     return np.log(np.maximum(inclusion_prob(collision, n_tables), _SMALLEST_U))
-
-
-def _angles(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
-    """Radians between each query and each vector, (n_queries, n_vectors)."""
-    norms = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)
-    cosines = queries @ vectors.T / np.maximum(norms, 1e-30)
-    angles: np.ndarray = np.arccos(np.clip(cosines, -1.0, 1.0))
-    return angles

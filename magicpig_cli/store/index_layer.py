@@ -10,12 +10,10 @@ import mmap
 import os
 import zlib
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 
-from magicpig_cli.errors import DamagedFile
+from magicpig_cli.store.index_bytes import bytes_of, read_into, require_whole
 from magicpig_cli.store.index_record import LayerRecord, open_private
 from magicpig_cli.store.kv import LayerStore
 
@@ -95,8 +93,8 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
     """
     with path.open("rb", buffering=0) as file:
         header = record.header()
-        _require(os.fstat(file.fileno()).st_size == record.n_bytes, path)
-        _require(file.read(len(header)) == header, path)
+        require_whole(os.fstat(file.fileno()).st_size == record.n_bytes, path)
+        require_whole(file.read(len(header)) == header, path)
         checksum = zlib.crc32(header)
         rows_bytes = record.n_kv_heads * record.capacity * record.row_bytes
         if mapped:
@@ -109,32 +107,13 @@ def read_layer(path: Path, record: LayerRecord, store: LayerStore, mapped: bool)
             data = bytes_of(rows[head])
             if not mapped:
                 file.seek(len(header) + head * record.capacity * record.row_bytes)
-                _read_into(file, data, path)
+                read_into(file, data, path)
             checksum = zlib.crc32(data, checksum)
         file.seek(len(header) + rows_bytes)
         observed = torch.empty(
             (record.n_q_heads, record.observed_tokens, record.head_dim), dtype=_DTYPES[record.observed_dtype]
         )
         data = bytes_of(observed.view(torch.uint8).numpy())
-        _read_into(file, data, path)
-        _require(zlib.crc32(data, checksum) == record.checksum, path)
+        read_into(file, data, path)
+        require_whole(zlib.crc32(data, checksum) == record.checksum, path)
     return observed
-
-
-def bytes_of(array: np.ndarray) -> memoryview:
-    """The memory of a C-contiguous array."""
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-
-
-def _read_into(file: Any, data: memoryview, path: Path) -> None:
-    """Fill `data`; the system hands over at most two gigabytes at once."""
-    done = 0
-    while done < len(data):
-        n = file.readinto(data[done:])
-        _require(bool(n), path)
-        done += n
-
-
-def _require(whole: bool, path: Path) -> None:
-    if not whole:
-        raise DamagedFile(f"{path} is altered or incomplete")

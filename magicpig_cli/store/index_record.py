@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -87,9 +88,14 @@ class LayerRecord:
                 "data_offsets": [rows_end, rows_end + observed_bytes],
             },
         }
-        text = json.dumps(tensors, separators=(",", ":")).encode()
-        padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
-        return padded.to_bytes(8, "little") + text.ljust(padded)
+        return file_head(tensors, PAGE)
+
+
+def file_head(tensors: Mapping[str, Any], alignment: int) -> bytes:
+    """The beginning of a safetensors file of these tensors; data starts at a multiple of `alignment`."""
+    text = json.dumps(tensors, separators=(",", ":")).encode()
+    padded = -(-(8 + len(text)) // alignment) * alignment - 8
+    return padded.to_bytes(8, "little") + text.ljust(padded)
 
 
 def layer_name(layer: int) -> str:

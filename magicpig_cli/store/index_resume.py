@@ -6,7 +6,6 @@ counts only if it and its tensors are whole; the one before it stays until then.
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from magicpig_cli.errors import DamagedFile
+from magicpig_cli.store.index_bytes import bytes_of, require_whole
 from magicpig_cli.store.index_folder import RESUME
-from magicpig_cli.store.index_layer import bytes_of, dtype_name
+from magicpig_cli.store.index_layer import dtype_name
 from magicpig_cli.store.index_meta import read_checked, write_checked
-from magicpig_cli.store.index_record import LayerRecord, open_private
+from magicpig_cli.store.index_record import LayerRecord, file_head, open_private
 
 # Read at once where a file's checksum is taken.
 _BLOCK_BYTES = 1 << 22
@@ -89,8 +89,7 @@ def read_resume(folder: Path) -> Resume | None:
         return None
     path = folder / body["tensors"]
     try:
-        if _checksum(path) != body["checksum"]:
-            raise DamagedFile(f"{path} is altered or incomplete")
+        require_whole(_checksum(path) == body["checksum"], path)
         tensors = {name: [tensor] for name, tensor in load_file(path).items()}
     except FileNotFoundError:
         raise DamagedFile(f"{folder} has lost a file") from None
@@ -109,9 +108,7 @@ def _write_tensors(path: Path, tensors: Mapping[str, Sequence[torch.Tensor]]) ->
         start, end = end, end + sum(part.numel() * part.element_size() for part in parts)
         shape = [sum(part.shape[0] for part in parts), *parts[0].shape[1:]]
         header[name] = {"dtype": dtype_name(parts[0].dtype), "shape": shape, "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text = text.ljust(-(-len(text) // 8) * 8)
-    head = len(text).to_bytes(8, "little") + text
+    head = file_head(header, 8)
     checksum = zlib.crc32(head)
     with open_private(path) as file:
         file.write(head)

@@ -6,7 +6,6 @@ A file per layer, and one that says what the files hold.
 
 from __future__ import annotations
 
-import json
 import mmap
 import zlib
 from collections.abc import Mapping
@@ -19,8 +18,9 @@ import numpy as np
 
 from magicpig_cli.errors import DamagedFile
 from magicpig_cli.pages import huge_empty
+from magicpig_cli.store.index_bytes import bytes_of, read_into, require_whole
 from magicpig_cli.store.index_meta import read_checked, write_checked
-from magicpig_cli.store.index_record import PAGE, open_private
+from magicpig_cli.store.index_record import PAGE, file_head, open_private
 
 TABLES = "tables.json"
 _DTYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype(np.float32), "U16": np.dtype(np.uint16)}
@@ -55,9 +55,7 @@ class TablesRecord:
         for name, dtype, shape in self.arrays:
             start, end = end, end + prod(shape) * _DTYPES[dtype].itemsize
             tensors[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-        text = json.dumps(tensors, separators=(",", ":")).encode()
-        padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
-        return padded.to_bytes(8, "little") + text.ljust(padded)
+        return file_head(tensors, PAGE)
 
 
 def tables_name(layer: int) -> str:
@@ -75,7 +73,7 @@ def write_tables(path: Path, key: str, arrays: Mapping[str, np.ndarray]) -> Tabl
     with open_private(path) as file:
         file.write(header)
         for array in arrays.values():
-            data = _bytes_of(array)
+            data = bytes_of(array)
             checksum = zlib.crc32(data, checksum)
             n_bytes += len(data)
             file.write(data)
@@ -102,7 +100,7 @@ def read_tables(path: Path, record: TablesRecord, mapped: bool) -> dict[str, np.
     arrays: dict[str, np.ndarray] = {}
     try:
         with path.open("rb", buffering=0) as file:
-            _require(path.stat().st_size == record.n_bytes and file.read(len(header)) == header, path)
+            require_whole(path.stat().st_size == record.n_bytes and file.read(len(header)) == header, path)
             checksum = zlib.crc32(header)
             region = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) if mapped else None
             at = len(header)
@@ -110,17 +108,17 @@ def read_tables(path: Path, record: TablesRecord, mapped: bool) -> dict[str, np.
                 dtype = _DTYPES[dtype_name]
                 if region is None:
                     arrays[name] = huge_empty(shape, dtype)
-                    data = _bytes_of(arrays[name])
-                    _read_into(file, data, path)
+                    data = bytes_of(arrays[name])
+                    read_into(file, data, path)
                 else:
                     array = np.frombuffer(region, dtype, count=prod(shape), offset=at)
                     arrays[name] = array.reshape(shape)
-                    data = _bytes_of(array)
+                    data = bytes_of(array)
                 at += len(data)
                 checksum = zlib.crc32(data, checksum)
     except FileNotFoundError:
         raise DamagedFile(f"{path} is gone") from None
-    _require(checksum == record.checksum, path)
+    require_whole(checksum == record.checksum, path)
     return arrays
 
 
@@ -155,20 +153,3 @@ def remove_tables(folder: Path) -> None:
     """Remove damaged tables: the list first, so that none of the files is believed any more."""
     for path in [folder / TABLES, *folder.glob("tables-*")]:
         path.unlink(missing_ok=True)
-
-
-def _bytes_of(array: np.ndarray) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
-
-
-def _read_into(file: Any, data: memoryview, path: Path) -> None:
-    done = 0
-    while done < len(data):
-        n = file.readinto(data[done:])
-        _require(bool(n), path)
-        done += n
-
-
-def _require(whole: bool, path: Path) -> None:
-    if not whole:
-        raise DamagedFile(f"{path} is altered or incomplete")

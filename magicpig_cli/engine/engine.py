@@ -198,7 +198,7 @@ class Engine:
         )
         if settings.stretch is not None:
             report(Notice(stretch_notice(source.id, loaded.context_tokens, settings.stretch)))
-        report(LoadProgress("compiling", 0, None))
+        report(LoadProgress("preparing kernels (a minute, once after an installation)", 0, None))
         compile_kernels(loaded.model)
         library = None
         if settings.cache:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from command import ROOT, environment
 
 from magicpig_cli.cli.exits import ending_of
 from magicpig_cli.cli.signals import Signals
@@ -75,3 +80,15 @@ def test_what_a_library_makes_of_an_interruption_is_still_one() -> None:
     signals = Signals()
     signals.requested = 15
     assert ending_of(ImportError("partially initialised"), signals).status == 143
+
+
+def test_an_interrupt_in_generated_code_ends_with_the_status_of_a_shell(tmp_path: Path) -> None:
+    """Such code (dataclasses are made of it) leaves a mark by which `python -m` would kill itself."""
+    (tmp_path / "interrupted.py").write_text(
+        "from magicpig_cli.cli import exits\n"
+        "try:\n    exec('raise KeyboardInterrupt')\n"
+        "except KeyboardInterrupt:\n    exits.leave(130)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-m", "interrupted"]
+    assert subprocess.run(command, env=environment(PYTHONPATH=path), timeout=60).returncode == 130

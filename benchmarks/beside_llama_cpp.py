@@ -114,9 +114,9 @@ class MagicPig:
         self._dense, figures = read_text(self._engine, self._real_tokens)
         return figures.tokens_per_s
 
-    def fill(self, ctx: int) -> tuple[int, int]:
-        """Extend what was read to `ctx` tokens, at least as many as before, and build tables; K and L."""
-        from magicpig_cli.attention.budget import bits_and_tables
+    def fill(self, ctx: int) -> tuple[int, int, int]:
+        """Extend what was read to `ctx` tokens, at least as many as before, and build tables; K, L and M."""
+        from magicpig_cli.attention.budget import lsh_params
         from magicpig_cli.attention.registry import MethodOptions, build_method
         from magicpig_cli.bench.decode import extend_session
         from magicpig_cli.engine.step import make_step
@@ -128,7 +128,8 @@ class MagicPig:
         self._sampled = self._dense.beside(method)
         self._step = make_step(self._engine.loaded.model, self._sampled)
         self.decode(2)
-        return bits_and_tables(ctx)
+        params = lsh_params(ctx)
+        return params.n_bits, params.n_tables, params.min_collisions
 
     def decode(self, tokens: int) -> float:
         """Generate `tokens` greedily behind the context, forget them, and tell ms/token.
@@ -191,14 +192,14 @@ def _prefill(ours: MagicPig, theirs: LlamaCpp, tokens: int, rounds: int) -> dict
 
 def _decode(ours: MagicPig, theirs: LlamaCpp, ctx: int, options: argparse.Namespace) -> dict[str, Any]:
     _say(f"filling {ctx:,} tokens")
-    n_bits, n_tables = ours.fill(ctx)
+    n_bits, n_tables, min_collisions = ours.fill(ctx)
     theirs.ask("fill", ctx=ctx)
     _say(f"decoding at {ctx:,} tokens in turns")
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(options.rounds):
         times[0].append(ours.decode(options.tokens))
         times[1].append(theirs.ask("decode", tokens=options.tokens)["ms_per_token"])
-    settings = {"ctx": ctx, "n_bits": n_bits, "n_tables": n_tables}
+    settings = {"ctx": ctx, "n_bits": n_bits, "n_tables": n_tables, "min_collisions": min_collisions}
     speedups = [b / a for a, b in zip(*times, strict=True)]
     return settings | _figures("ms_per_token", *times, speedups)
 
@@ -221,15 +222,14 @@ def _summary(name: str, values: Sequence[float]) -> dict[str, float]:
 def table(result: dict[str, Any]) -> str:
     """The figures in Markdown: medians, with the least and the most in parentheses."""
     rows = [
-        "| context | K, L | magicpig, ms/token | llama.cpp, ms/token | times faster |",
+        "| context | K, L, M | magicpig, ms/token | llama.cpp, ms/token | times faster |",
         "|---|---|---|---|---|",
     ]
     for row in result["decode"]:
         cells = (_spread(row[contender], "ms_per_token") for contender in ("magicpig", "llama_cpp"))
         ratio = _spread(row, "speedup")
-        rows.append(
-            f"| {row['ctx']:,} | {row['n_bits']}, {row['n_tables']} | {' | '.join(cells)} | {ratio} |"
-        )
+        hashing = f"{row['n_bits']}, {row['n_tables']}, {row['min_collisions']}"
+        rows.append(f"| {row['ctx']:,} | {hashing} | {' | '.join(cells)} | {ratio} |")
     prefill = result["prefill"]
     rates = [_spread(prefill[contender], "tokens_per_s") for contender in ("magicpig", "llama_cpp")]
     facts = result["machine"]

@@ -1,4 +1,4 @@
-"""How many bits and tables suit a prompt's length.
+"""How many bits, tables and collisions suit a prompt's length.
 
 A share that is right for 96k keys is too small for 2,600: there it leaves 75 keys. So
 shorter prompts sample a larger share, and it stays below a tenth of the keys.
@@ -6,24 +6,41 @@ shorter prompts sample a larger share, and it stays below a tenth of the keys.
 
 from __future__ import annotations
 
-# (prompt tokens up to which it serves, K, L), measured in docs/accuracy.md.
-_BY_LENGTH = ((3_000, 10, 100), (12_000, 12, 300), (40_000, 10, 85))
-# Beyond. The published setting is K=10, L=150 (arXiv 2410.16179, section 5), with a sample for each
+from magicpig_cli.lsh.params import LshParams
+
+# (prompt tokens up to which it serves, K, L, M), measured in docs/accuracy.md.
+_BY_LENGTH = ((12_000, 8, 160, 6), (40_000, 10, 150, 3))
+# Beyond. The published setting is K=10, L=150, M=2 (arXiv 2410.16179, section 5), with a sample for each
 # query head alone. Heads that sample together read fewer rows, and err less, with half of the tables.
-_LONG = (10, 75)
+_LONG = (10, 75, 2)
+_PUBLISHED_COLLISIONS = 2
 
 
-def bits_and_tables(
-    prompt_tokens: int, n_bits: int | None = None, n_tables: int | None = None
-) -> tuple[int, int]:
-    """K and L for a prompt; a value that is given stands.
+def lsh_params(
+    prompt_tokens: int,
+    n_bits: int | None = None,
+    n_tables: int | None = None,
+    min_collisions: int | None = None,
+    seed: int = 0,
+) -> LshParams:
+    """K, L and M for a prompt; a value that is given stands.
+
+    M belongs to K and L: where only L is given, M changes in proportion, which keeps the share of the keys
+    about the same; where K is given, M is that of the paper, 2.
 
     Parameters
     ----------
     prompt_tokens : int
-    n_bits, n_tables : int or None
+    n_bits, n_tables, min_collisions : int or None
+    seed : int
+        Of the hyperplanes.
     """
-    bits, tables = next(
-        ((bits, tables) for limit, bits, tables in _BY_LENGTH if prompt_tokens <= limit), _LONG
+    bits, tables, collisions = next(
+        (choice for limit, *choice in _BY_LENGTH if prompt_tokens <= limit), _LONG
     )
-    return n_bits or bits, n_tables or tables
+    if n_bits is not None:
+        collisions = _PUBLISHED_COLLISIONS
+    elif n_tables is not None:
+        collisions = max(_PUBLISHED_COLLISIONS, round(collisions * n_tables / tables))
+    chosen = n_tables or tables
+    return LshParams(n_bits or bits, chosen, min_collisions or min(collisions, chosen, 16), seed)

@@ -1,7 +1,7 @@
 """LSH-sampled attention (MagicPIG, arXiv 2410.16179): the default method.
 
 Sinks and recent tokens are attended exactly; of the rest, only keys that share a bucket with a
-query of their group in at least two hash tables, each with weight 1/u for its inclusion
+query of their group in enough hash tables, each with weight 1/u for its inclusion
 probability u. Tokens that leave the recent window enter the tables, so a long answer stays sampled.
 """
 
@@ -38,12 +38,12 @@ _INSERT_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Lsh(AttentionMethod):
-    """Parameters as published (section 5): K, L, 4 sinks, 64 recent tokens, some dense layers.
+    """Parameters as published (section 5): K, L, 4 sinks, 64 recent tokens, some dense layers; and M.
 
     Attributes
     ----------
     params : LshParams
-        K, L and the seed of the hyperplanes.
+        K, L, M and the seed of the hyperplanes.
     dense_layers : tuple of int
         Layers that attend exactly, because they attend broadly.
     n_sinks, n_recent : int

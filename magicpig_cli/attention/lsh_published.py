@@ -63,7 +63,7 @@ class PublishedLayer(SelectingLayer):
         norms = rows.norm(dim=2)[:, :, None] * keys.norm(dim=2)[:, None]
         cosine = torch.bmm(rows, keys.transpose(1, 2)) / norms.clamp_min(1e-30)
         angle = torch.arccos(cosine.double().clamp(-1, 1)).reshape(shape.n_q_heads, -1).numpy()
-        u = inclusion_prob((1 - angle / np.pi) ** params.n_bits, params.n_tables)
+        u = inclusion_prob((1 - angle / np.pi) ** params.n_bits, params.n_tables, params.min_collisions)
         drawn = np.empty(u.shape, bool)
         for kv_head, queries in enumerate(rows.numpy()):
             codes = self._codes[kv_head, :, : stop - start]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from magicpig_cli.attention.base import AttentionMethod
-from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.attention.dsa import Dsa
 from magicpig_cli.attention.lsh import Lsh
@@ -32,7 +32,7 @@ class MethodOptions:
     prompt_tokens : int
     dense_layers : tuple of int
         Of the model's profile, or as asked.
-    n_bits, n_tables : int or None
+    n_bits, n_tables, min_collisions : int or None
         None chooses by length.
     hash_seed : int
         Of the hyperplanes, and of any other random choice.
@@ -46,19 +46,23 @@ class MethodOptions:
     dense_layers: tuple[int, ...]
     n_bits: int | None = None
     n_tables: int | None = None
+    min_collisions: int | None = None
     hash_seed: int = 0
     budget: float | None = None
     tolerance: float | None = None
 
 
 def _lsh(options: MethodOptions) -> AttentionMethod:
-    n_bits, n_tables = bits_and_tables(options.prompt_tokens, options.n_bits, options.n_tables)
-    params = LshParams(n_bits, n_tables, options.hash_seed)
+    params = lsh_params(
+        options.prompt_tokens, options.n_bits, options.n_tables, options.min_collisions, options.hash_seed
+    )
     return Lsh(params, options.dense_layers, tolerance=options.tolerance)
 
 
 def _lsh_published(options: MethodOptions) -> AttentionMethod:
-    published = LshParams(options.n_bits or 10, options.n_tables or 150, options.hash_seed)
+    published = LshParams(
+        options.n_bits or 10, options.n_tables or 150, options.min_collisions or 2, options.hash_seed
+    )
     return LshPublished(options.dense_layers, params=published)
 
 

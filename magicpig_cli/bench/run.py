@@ -10,7 +10,7 @@ import numba
 import numpy as np
 import torch
 
-from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.registry import MethodOptions, build_method
 from magicpig_cli.bench.decode import (
     DecodeFigures,
@@ -50,7 +50,7 @@ class BenchOptions:
 
     Attributes
     ----------
-    n_bits, n_tables : int or None
+    n_bits, n_tables, min_collisions : int or None
         None chooses by context, as `ask` does.
     rounds : int
         Measured rounds of each contender.
@@ -60,6 +60,7 @@ class BenchOptions:
 
     n_bits: int | None = None
     n_tables: int | None = None
+    min_collisions: int | None = None
     rounds: int = 15
     seed: int = 0
 
@@ -119,6 +120,7 @@ def bench_model(
                 dense_layers(engine.n_layers) if chosen is None else chosen,
                 params.n_bits,
                 params.n_tables,
+                params.min_collisions,
                 options.seed,
                 tolerance=engine.settings.tolerance,
             ),
@@ -146,8 +148,7 @@ def bench_model(
 
 
 def _params(ctx: int, options: BenchOptions) -> LshParams:
-    n_bits, n_tables = bits_and_tables(ctx, options.n_bits, options.n_tables)
-    return LshParams(n_bits, n_tables, options.seed)
+    return lsh_params(ctx, options.n_bits, options.n_tables, options.min_collisions, options.seed)
 
 
 def _layer_keys(session: Any, layer: int, ctx: int, n_real: int) -> tuple[KeySet, LayerShape]:
@@ -180,6 +181,7 @@ def _common(
         },
         "n_bits": params.n_bits,
         "n_tables": params.n_tables,
+        "min_collisions": params.min_collisions,
         "threads": int(numba.get_num_threads()),
         "seed": options.seed,
         "machine": machine(),

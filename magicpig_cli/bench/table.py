@@ -39,7 +39,8 @@ def _table(results: list[dict[str, Any]]) -> Table:
             cells = ["" if v is None else f"{v * scale:,.{digits}f}{unit}" for v in values]
             table.add_row(name, *cells)
 
-    table.add_row("K, L", *(f"{result['n_bits']}, {result['n_tables']}" for result in results))
+    names = ("n_bits", "n_tables", "min_collisions")
+    table.add_row("K, L, M", *(", ".join(str(result[name]) for name in names) for result in results))
     row("sampled share of keys", "sampled_share", unit=" %", scale=100)
     table.add_section()
     row("hash, per layer", "kernel", "hash_s_per_layer", unit=" s")

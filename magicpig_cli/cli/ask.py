@@ -62,6 +62,7 @@ def ask(
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
+    collisions: options.CollisionsOption = None,
     dense_layers: options.DenseLayersOption = None,
     budget: options.BudgetOption = None,
     tolerance: options.ToleranceOption = None,
@@ -108,6 +109,7 @@ def ask(
         tolerance=tolerance,
         quantize=quantize,
         rope=rope,
+        collisions=collisions,
     ).checked()
     passages = options.passages(cite, silent=quiet and not as_json)
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system, passages).checked()

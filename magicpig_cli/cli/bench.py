@@ -40,6 +40,7 @@ def bench(
     rope: options.RopeOption = None,
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
+    collisions: options.CollisionsOption = None,
     dense_layers: options.DenseLayersOption = None,
     tolerance: options.ToleranceOption = None,
     seed: options.SeedOption = 0,
@@ -71,6 +72,7 @@ def bench(
         tolerance=tolerance,
         quantize=quantize,
         rope=rope,
+        collisions=collisions,
     ).checked()
     if shape is not None and tolerance is not None:
         raise UsageError("--tolerance acts on whole decode steps, which --shape does not take; leave one out")
@@ -123,7 +125,7 @@ def _results(
 ) -> Iterator[dict[str, Any]]:
     from magicpig_cli.bench.run import BenchOptions, bench_model, bench_shape
 
-    wishes = BenchOptions(engine_options.bits, engine_options.tables, rounds, seed)
+    wishes = BenchOptions(engine_options.bits, engine_options.tables, engine_options.collisions, rounds, seed)
     if shape is not None:
         yield from bench_shape(shape, contexts, wishes, engine_options.threads, progress)
         return

@@ -51,6 +51,7 @@ def chat(
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
+    collisions: options.CollisionsOption = None,
     dense_layers: options.DenseLayersOption = None,
     budget: options.BudgetOption = None,
     tolerance: options.ToleranceOption = None,
@@ -90,6 +91,7 @@ def chat(
         tolerance=tolerance,
         quantize=quantize,
         rope=rope,
+        collisions=collisions,
     ).checked()
     passages = options.passages(cite, silent=quiet)
     answer_options = options.AnswerOptions(max_tokens, temperature, top_p, seed, system, passages).checked()

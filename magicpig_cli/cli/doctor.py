@@ -44,6 +44,7 @@ def doctor(
     attention: options.AttentionOption = "lsh",
     bits: options.BitsOption = None,
     tables: options.TablesOption = None,
+    collisions: options.CollisionsOption = None,
     dense_layers: options.DenseLayersOption = None,
     threads: options.ThreadsOption = None,
     as_json: options.JsonOption = False,
@@ -66,6 +67,7 @@ def doctor(
         offline=True,
         quantize=quantize,
         rope=rope,
+        collisions=collisions,
     ).checked()
     if ctx is not None and not 1 <= ctx <= _LONGEST_CTX:
         raise UsageError(f"--ctx is {ctx:,}, but must be between 1 and {_LONGEST_CTX:,}")

@@ -15,7 +15,9 @@ _HEADINGS = {
         "--model", "--device", "--dtype", "--quantize", "--rope", "--threads", "--offline",
     ),
     "Document": ("--section", "--pages", "--lines", "--prefill", "--no-cache", "--show-text"),
-    "Attention": ("--attention", "--bits", "--tables", "--dense-layers", "--budget", "--tolerance"),
+    "Attention": (
+        "--attention", "--bits", "--tables", "--collisions", "--dense-layers", "--budget", "--tolerance",
+    ),
     "Answer": ("--max-tokens", "--temperature", "--top-p", "--seed", "--system", "--cite", "--markdown"),
 }  # fmt: skip
 _REST = "Other options"

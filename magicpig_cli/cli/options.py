@@ -152,6 +152,15 @@ TablesOption = Annotated[
     int | None,
     typer.Option("--tables", parser=whole, metavar="L", help="Hash tables, at least 2; default by length."),
 ]
+CollisionsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--collisions",
+        parser=whole,
+        metavar="M",
+        help="Tables in which a key must share the query's bucket to be sampled, 1 to 16; default by length.",
+    ),
+]
 DenseLayersOption = Annotated[
     str | None,
     typer.Option(
@@ -237,6 +246,7 @@ class EngineOptions:
     tolerance: float | None = None
     quantize: str = "none"
     rope: str | None = None
+    collisions: int | None = None
 
     def checked(self) -> EngineOptions:
         """Itself, if every value is in its range.
@@ -255,6 +265,12 @@ class EngineOptions:
         one_of("--attention", self.attention, ATTENTION_METHODS)
         between("--bits", self.bits, 1, 16)
         between("--tables", self.tables, 2, 4096)
+        between("--collisions", self.collisions, 1, 16)
+        if self.tables is not None and (self.collisions or 1) > self.tables:
+            raise UsageError(
+                f"--collisions is {self.collisions}, more than the {self.tables} tables of --tables; no key "
+                "could be sampled"
+            )
         between("--threads", self.threads, 1, 1024)
         layer_numbers(self.dense_layers)
         self._check_method()
@@ -264,7 +280,7 @@ class EngineOptions:
         """Refuse options that the method has no use for."""
         unused: list[tuple[str, object]] = []
         if self.attention not in ("lsh", "lsh-published"):
-            unused += [("--bits", self.bits), ("--tables", self.tables)]
+            unused += [("--bits", self.bits), ("--tables", self.tables), ("--collisions", self.collisions)]
         if self.attention == "dense":
             unused.append(("--dense-layers", self.dense_layers))
         for name, value in unused:
@@ -368,6 +384,7 @@ def engine_settings(options: EngineOptions) -> EngineSettings:
         attention=options.attention,
         n_bits=options.bits,
         n_tables=options.tables,
+        min_collisions=options.collisions,
         dense_layers=layer_numbers(options.dense_layers),
         threads=options.threads,
         offline=options.offline,

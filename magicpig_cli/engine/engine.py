@@ -73,8 +73,8 @@ class EngineSettings:
         Stretch positions to this many times the trained context.
     attention : str
         A name of `attention.registry.METHODS`.
-    n_bits, n_tables : int or None
-        K and L; None chooses by length.
+    n_bits, n_tables, min_collisions : int or None
+        K, L and M; None chooses by length.
     dense_layers : tuple of int or None
         None takes the model's profile.
     hash_seed : int
@@ -101,6 +101,7 @@ class EngineSettings:
     attention: str = "lsh"
     n_bits: int | None = None
     n_tables: int | None = None
+    min_collisions: int | None = None
     dense_layers: tuple[int, ...] | None = None
     hash_seed: int = 0
     threads: int | None = None
@@ -397,6 +398,7 @@ class Engine:
             dense_layers=dense_layers(self.n_layers) if chosen is None else chosen,
             n_bits=settings.n_bits,
             n_tables=settings.n_tables,
+            min_collisions=settings.min_collisions,
             hash_seed=settings.hash_seed,
             budget=settings.budget,
             tolerance=settings.tolerance,
@@ -422,12 +424,12 @@ def _is_proper_prefix(known: Sequence[int], prompt: Sequence[int]) -> bool:
 
 
 def _attention_info(settings: EngineSettings, method: AttentionMethod) -> AttentionInfo:
-    n_bits = n_tables = None
+    hashing: tuple[int | None, int | None, int | None] = (None, None, None)
     if isinstance(method, Lsh):
-        n_bits, n_tables = method.params.n_bits, method.params.n_tables
+        hashing = (method.params.n_bits, method.params.n_tables, method.params.min_collisions)
     # Rivals have dense layers too; exact attention names none.
     exact_layers = getattr(method, "dense_layers", ())
-    return AttentionInfo(settings.attention, n_bits, n_tables, exact_layers, settings.tolerance)
+    return AttentionInfo(settings.attention, *hashing, exact_layers, settings.tolerance)
 
 
 def _describe(device: torch.device, threads: int) -> DeviceInfo:

@@ -91,6 +91,7 @@ class AttentionInfo:
     method: str
     n_bits: int | None
     n_tables: int | None
+    min_collisions: int | None
     dense_layers: tuple[int, ...]
     tolerance: float | None = None
 

@@ -7,16 +7,17 @@ prompt's last queries, is the share asked for. What is reported is what was read
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from magicpig_cli.attention.base import AttentionMethod
-from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.registry import WITH_TOLERANCE, WITHOUT_BUDGET, MethodOptions, build_method
 from magicpig_cli.attention.session import Session
-from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob
+from magicpig_cli.lsh.estimator import collision_prob, inclusion_prob, sampling_prob
+from magicpig_cli.lsh.params import LshParams
 from magicpig_cli.lsh.tile import GROUP_HEADS
 
 _SINKS, _RECENT = 4, 64
@@ -80,35 +81,45 @@ class Builder:
     def build(self, contender: Contender) -> AttentionMethod:
         """Its method. Without a budget, rivals read as much as `lsh` does at its own K and L."""
         name, budget = contender.method, contender.budget
-        n_bits = n_tables = None
+        n_bits = n_tables = min_collisions = None
+        usual = lsh_params(self._session.n_tokens)
         if budget is None and name not in ("lsh", "dense", "vattention"):
-            budget = self.share("lsh", *bits_and_tables(self._session.n_tokens))
+            budget = self.share("lsh", usual)
         if name in ("lsh", "lsh-published") and budget is not None:
-            n_bits = _PUBLISHED_BITS if name != "lsh" else bits_and_tables(self._session.n_tokens)[0]
-            n_tables = self.tables(name, n_bits, budget)
+            base = usual if name == "lsh" else LshParams(_PUBLISHED_BITS)
+            n_bits, min_collisions = base.n_bits, base.min_collisions
+            n_tables = self.tables(name, base, budget)
         given = None if name in WITHOUT_BUDGET else budget
         options = MethodOptions(
             self._session.n_tokens,
             self._dense_layers,
             n_bits,
             n_tables,
+            min_collisions,
             self._seed,
             budget=given,
             tolerance=contender.tolerance,
         )
         return build_method(name, options)
 
-    def share(self, name: str, n_bits: int, n_tables: int) -> float:
+    def share(self, name: str, params: LshParams) -> float:
         """Share of the keys that `lsh` or `lsh-published` is expected to read."""
-        return float(inclusion_prob(self._collision_probs(name, n_bits), n_tables).mean())
+        collision = self._collision_probs(name, params.n_bits)
+        if name == "lsh":
+            return float(sampling_prob(collision, params).mean())
+        return float(inclusion_prob(collision, params.n_tables, params.min_collisions).mean())
 
-    def tables(self, name: str, n_bits: int, share: float) -> int:
-        """Tables for which the expected share is nearest to the one asked for."""
-        low, high = 2, _MOST_TABLES
+    def tables(self, name: str, params: LshParams, share: float) -> int:
+        """Tables for which, with K and M of `params`, the expected share is nearest to the one asked for."""
+
+        def reached(n_tables: int) -> float:
+            return self.share(name, replace(params, n_tables=n_tables))
+
+        low, high = params.min_collisions, _MOST_TABLES
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if self.share(name, n_bits, middle) < share else (low, middle)
-        return min((low, high), key=lambda n: abs(self.share(name, n_bits, n) - share))
+            low, high = (middle, high) if reached(middle) < share else (low, middle)
+        return min((low, high), key=lambda n: abs(reached(n) - share))
 
     def _collision_probs(self, name: str, n_bits: int) -> np.ndarray:
         """For some layers and queries, of every key between sinks and recent tokens."""

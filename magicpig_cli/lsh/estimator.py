@@ -1,24 +1,34 @@
 """The probability that a key is sampled, the table in which kernels look up its logarithm, and the error.
 
 The query heads that share a KV head sample together: a key that one of them finds is read
-once and serves all. So the event whose probability counts is that a key falls, in at least two
-tables, into the bucket of any of the group's queries.
+once and serves all. So the event whose probability counts is that a key falls, in at least M
+tables (two in the paper), into the bucket of any of the group's queries; or that it is among the few that
+every step reads wherever they lie.
 """
 
 from __future__ import annotations
 
+from math import lgamma
+
 import numpy as np
 
+from magicpig_cli.lsh.params import LshParams
+
 # The table of log(u) has this many entries per factor of two of the collision probability, from
-# 2^-LOG_U_OCTAVES to 1. Interpolated linearly, log(u) is exact to 1e-4 (tests/lsh/test_estimator.py).
+# 2^-LOG_U_OCTAVES to 1. Interpolated linearly, log(u), at its steepest M log(P), is exact to M times
+# 3.1e-5 (tests/lsh/test_estimator.py).
 LOG_U_PER_OCTAVE = 64
 LOG_U_OCTAVES = 40
 # The mean square of true errors over what independent inclusions would give, and a margin for how much the
 # estimate itself scatters: see `squared_error`. The round number nearest above what keeps 95 % of true errors
 # within twice the estimate on keys of a novel; docs/accuracy.md has that and its check on another text.
 DESIGN_EFFECT = 2.0
-# A key with a smaller probability will not be seen; the floor keeps its logarithm finite.
-_SMALLEST_U = 1e-30
+# Beside what the tables find, a step reads one key in so many, wherever it lies. Heads whose keys are all far
+# from the query would have no sample otherwise, and so no notion of their error; and no weight grows larger.
+UNIFORM_STRIDE = 256
+_SMALLEST_COLLISION = 1e-30
+# Of the binomial tail where u is below a half.
+_TAIL_TERMS = 64
 
 
 def collision_prob(angles: np.ndarray, query_angles: np.ndarray, n_bits: int) -> np.ndarray:
@@ -64,10 +74,12 @@ def angles_between(queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
     return angles
 
 
-def inclusion_prob(collision: np.ndarray, n_tables: int) -> np.ndarray:
-    """u: the chance of a collision in at least two tables.
+def inclusion_prob(collision: np.ndarray, n_tables: int, min_collisions: int = 2) -> np.ndarray:
+    """u: the chance of a collision in at least M of L tables.
 
-    u = 1 - (1-P)^L - L P (1-P)^(L-1) (MagicPIG, arXiv 2410.16179, section 4.2).
+    The tail of the binomial distribution; with M = 2, u = 1 - (1-P)^L - L P (1-P)^(L-1) (MagicPIG, arXiv
+    2410.16179, section 4.2). A larger M with more tables makes the step from "never sampled" to "always
+    sampled" steeper, at the same number of bits.
 
     Parameters
     ----------
@@ -75,19 +87,47 @@ def inclusion_prob(collision: np.ndarray, n_tables: int) -> np.ndarray:
         P: the chance of a collision in one table.
     n_tables : int
         L.
+    min_collisions : int
+        M.
 
     Returns
     -------
     numpy.ndarray
         float64, shape of `collision`.
     """
-    collide = np.asarray(collision, np.float64)
-    miss = np.log1p(-np.minimum(collide, 1.0 - 1e-16))
-    exact = -np.expm1(n_tables * miss) - n_tables * collide * np.exp((n_tables - 1) * miss)
-    # The closed form cancels where P is tiny; its series does not.
-    pairs = n_tables * (n_tables - 1) / 2.0
-    series = pairs * collide**2 * (1.0 - 2.0 / 3.0 * (n_tables - 2) * collide)
-    return np.where(n_tables * collide < 1e-4, series, exact)
+    collide = np.clip(np.asarray(collision, np.float64), _SMALLEST_COLLISION, 1.0 - 1e-16)
+    hit, miss = np.log(collide), np.log1p(-collide)
+
+    def chance(hits: range) -> np.ndarray:
+        total = np.zeros_like(collide)
+        for k in hits:
+            ways = lgamma(n_tables + 1) - lgamma(k + 1) - lgamma(n_tables - k + 1)
+            total += np.exp(ways + k * hit + (n_tables - k) * miss)
+        return total
+
+    fewer = chance(range(min(min_collisions, n_tables + 1)))
+    # The complement cancels where u is small. There the tail's own terms fall fast: this many leave out less
+    # than 1e-12 of their sum.
+    enough = chance(range(min_collisions, min(n_tables, min_collisions + _TAIL_TERMS) + 1))
+    return np.clip(np.where(fewer > 0.5, enough, 1.0 - fewer), 0.0, 1.0)
+
+
+def sampling_prob(collision: np.ndarray, params: LshParams) -> np.ndarray:
+    """The chance that a key is sampled: by its collisions, or as one of those read wherever they lie.
+
+    Parameters
+    ----------
+    collision : numpy.ndarray
+        P: the chance of a collision in one table.
+    params : LshParams
+
+    Returns
+    -------
+    numpy.ndarray
+        float64, shape of `collision`, at least 1 / UNIFORM_STRIDE.
+    """
+    u = inclusion_prob(collision, params.n_tables, params.min_collisions)
+    return np.asarray(u + (1.0 - u) / UNIFORM_STRIDE)
 
 
 def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> float:
@@ -123,13 +163,12 @@ def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> fl
     return float(DESIGN_EFFECT * ((1.0 - u) * weights**2 * squares).sum())
 
 
-def log_inclusion_table(n_tables: int) -> np.ndarray:
-    """log(u) over the collision probability, float32, for kernels.
+def log_sampling_table(params: LshParams) -> np.ndarray:
+    """The logarithm of `sampling_prob` over the collision probability, float32, for kernels.
 
     Entry i belongs to the float32 whose bit pattern is that of 2^-LOG_U_OCTAVES plus i steps of
     2^23 / LOG_U_PER_OCTAVE: linear within an octave, so that a kernel finds it by shifting bits.
     """
     octave, step = np.divmod(np.arange(LOG_U_OCTAVES * LOG_U_PER_OCTAVE + 2), LOG_U_PER_OCTAVE)
     collision = np.exp2(octave - float(LOG_U_OCTAVES)) * (1.0 + step / LOG_U_PER_OCTAVE)
-    u = inclusion_prob(np.minimum(collision, 1.0), n_tables)
-    return np.log(np.maximum(u, _SMALLEST_U)).astype(np.float32)
+    return np.log(sampling_prob(np.minimum(collision, 1.0), params)).astype(np.float32)

@@ -1,8 +1,8 @@
 """The two kernels of a decode step: find the sampled keys, and attend to them.
 
-`retrieve` marks in bitmaps, one set per group of query heads, the keys that fall into a bucket
-of the group's queries in at least two tables. `attend` walks the bitmaps in ascending order,
-reads each row of keys and values once for the whole group, and leaves output, log-sum-exp and
+`retrieve` counts, per group of query heads, in how many tables a key falls into a bucket of the
+group's queries. `attend` walks the counts in ascending order, and where one is large enough
+reads the key's row of key and value once for the whole group, and leaves output, log-sum-exp and
 estimated error. Both take and return flat arrays; all allocation is the caller's (`lsh.layer`).
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from magicpig_cli.lsh.estimator import DESIGN_EFFECT
+from magicpig_cli.lsh.estimator import DESIGN_EFFECT, UNIFORM_STRIDE
 from magicpig_cli.lsh.hashing import hash_tile
 from magicpig_cli.lsh.jit import fetch_add, jit, prefetch, trailing_zeros
 from magicpig_cli.lsh.tile import GROUP_HEADS, TILE_ROWS, attend_tile, half_turns, tile_scratch
@@ -22,6 +22,12 @@ _IDS_AHEAD = 8
 # A bucket's first cache lines to ask for; longer buckets are sequential and the hardware follows.
 _LINE_IDS = 32
 _MOST_LINES_AHEAD = 4
+
+# Counts are bytes; eight of them are read at once.
+COUNTS_PER_WORD = 8
+# 2^64 over the golden ratio: multiplying by it spreads numbers over all 64 bits.
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 _DESIGN_EFFECT = np.float32(DESIGN_EFFECT)
 
@@ -62,54 +68,75 @@ def hash_all_queries(query, signs, n_bits, tiles, codes):
 
 
 @jit(parallel=True)
-def retrieve(codes, n_q_heads, first_key, offsets, ids, n_workers, counter, bits):
-    """Mark the keys of one block that collide with a group's queries in one table, and in two or more.
+def retrieve(codes, n_q_heads, first_key, offsets, ids, most, n_workers, counter, counts):
+    """Count in how many tables the keys of one block collide with a group's queries.
+
+    One key in UNIFORM_STRIDE counts as often enough wherever it lies.
 
     Parameters
     ----------
     codes : array
         uint16, (n_groups, n_tables, GROUP_HEADS), of `hash_all_queries`.
     n_q_heads, first_key : int
-        Bit of the block's first key.
+        Place of the block's first key among the counts.
     offsets, ids : array
         The block's tables (`lsh.tables.TableBlock`).
+    most : int
+        Where a count stops: M, as no more is asked.
     n_workers : int
         Threads to work on it.
     counter : array
         int64, (1,), 0: tasks taken so far.
-    bits : array
-        uint64, (n_groups, n_splits, n_words, 2): collided in one, in at least two tables of a split.
-        Updated; the block at bit 0 clears them first. The tables of a group are split so that
+    counts : array
+        uint8, (n_groups, n_splits, n_counts): tables of a split in which a key collided.
+        Updated; the block at place 0 clears them first. The tables of a group are split so that
         many threads share few KV heads.
     """
-    n_groups, n_splits, n_tables = bits.shape[0], bits.shape[1], codes.shape[1]
+    n_groups, n_splits, n_tables = counts.shape[0], counts.shape[1], codes.shape[1]
     per_kv_head = n_groups // ids.shape[0]
     for _worker in numba.prange(n_workers):
         task = fetch_add(counter, 1)
         while task < n_groups * n_splits:
             group, split = task // n_splits, task % n_splits
             if first_key == 0:
-                bits[group, split] = np.uint64(0)
+                counts[group, split] = np.uint8(0)
+            if split == 0:
+                phase = uniform_phase(codes[group])
+                begin = first_key + (phase - first_key) % UNIFORM_STRIDE
+                for place in range(begin, first_key + ids.shape[2], UNIFORM_STRIDE):
+                    counts[group, 0, place] = np.uint8(most)
             first, last = group_heads(group, n_groups, n_q_heads)
-            mark(
+            count(
                 codes[group],
                 last - first,
                 n_tables * split // n_splits,
                 n_tables * (split + 1) // n_splits,
-                first_key,
                 offsets[group // per_kv_head],
                 ids[group // per_kv_head],
-                bits[group, split],
+                np.uint8(most),
+                counts[group, split, first_key:],
             )
             task = fetch_add(counter, 1)
 
 
+@jit(inline=True)
+def uniform_phase(codes):
+    """Where a group's evenly spread keys begin, 0 to UNIFORM_STRIDE - 1; codes is (n_tables, GROUP_HEADS).
+
+    The codes of a query are as good as drawn, and give the same sample whenever a step is computed again.
+    """
+    mixed = np.uint64(0)
+    for table in range(codes.shape[0]):
+        mixed = (mixed ^ np.uint64(codes[table, 0])) * _GOLDEN
+    return np.int64(mixed >> np.uint64(32)) % UNIFORM_STRIDE
+
+
 @jit()
-def mark(codes, n_heads, first_table, last_table, first_key, offsets, ids, bits):
+def count(codes, n_heads, first_table, last_table, offsets, ids, most, counts):
     """`retrieve` for one group and split: tables first_table to last_table - 1.
 
-    codes is (n_tables, GROUP_HEADS), offsets (n_tables, n_codes + 1), ids (n_tables, n_keys), bits
-    (n_words, 2).
+    codes is (n_tables, GROUP_HEADS), offsets (n_tables, n_codes + 1), ids (n_tables, n_keys), counts
+    (at least n_keys,).
     """
     for table in range(first_table, min(first_table + _OFFSETS_AHEAD, last_table)):
         for head in range(n_heads):
@@ -135,22 +162,21 @@ def mark(codes, n_heads, first_table, last_table, first_key, offsets, ids, bits)
             if known:
                 continue
             for i in range(np.int64(offsets[table, code]), np.int64(offsets[table, code + 1])):
-                key = first_key + np.int64(ids[table, i])
-                word = key >> 6
-                bit = np.uint64(1) << np.uint64(key & 63)
-                once = bits[word, 0]
-                bits[word, 1] |= once & bit
-                bits[word, 0] = once | bit
+                so_far = counts[ids[table, i]]
+                counts[ids[table, i]] = so_far + np.uint8(so_far < most)
 
 
 @jit(inline=True)
-def sampled_word(bits, word):
-    """One word's keys that collided in at least two tables of all splits; bits is (n_splits, n_words, 2)."""
-    once, twice = np.uint64(0), np.uint64(0)
-    for split in range(bits.shape[0]):
-        twice |= bits[split, word, 1] | (once & bits[split, word, 0])
-        once |= bits[split, word, 0]
-    return twice
+def sampled_word(counts, word, least):
+    """One word's keys whose counts over all splits reach M, by the highest bit of their byte.
+
+    counts is uint64, (n_splits, n_words), eight keys in a word;
+    `least` is 128 - M in every byte. Counts stop at M, so for M up to 16 and 8 splits no byte overflows.
+    """
+    total = np.uint64(0)
+    for split in range(counts.shape[0]):
+        total += counts[split, word]
+    return (total + least) & _HIGH_BITS
 
 
 @jit(parallel=True)
@@ -158,7 +184,8 @@ def attend(
     query,
     rows,
     exact,
-    bits,
+    counts,
+    min_collisions,
     first_token,
     mean,
     n_bits,
@@ -182,16 +209,18 @@ def attend(
         uint16 bf16 bit patterns, (n_kv_heads, capacity, 2, head_dim).
     exact : array
         int64, (n_ranges, 2): token ranges that are attended with weight 1.
-    bits : array
-        uint64, (n_groups, n_splits, n_words, 2), of `retrieve`.
+    counts : array
+        uint64, (n_groups, n_splits, n_words): those of `retrieve`, COUNTS_PER_WORD in a word.
+    min_collisions : int
+        M.
     first_token : int
-        Token of bit 0.
+        Token of the first count.
     mean : array
         float32, (n_kv_heads, head_dim): m_c.
     n_bits : int
         K.
     log_u : array
-        float32: log inclusion probability (`estimator.log_inclusion_table`).
+        float32: log inclusion probability (`estimator.log_sampling_table`).
     scale, softcap : float32
     n_parts : int
         Parts per group. It fixes the order of summation, so results do not depend on threads.
@@ -207,7 +236,7 @@ def attend(
     n_sampled : array
         int64, (n_tasks,). Overwritten.
     """
-    n_q_heads, n_groups = query.shape[0], bits.shape[0]
+    n_q_heads, n_groups = query.shape[0], counts.shape[0]
     per_kv_head = n_groups // rows.shape[0]
     for _worker in numba.prange(n_workers):
         space = part_scratch(query.shape[1])
@@ -219,7 +248,8 @@ def attend(
                 query[first:last],
                 rows[group // per_kv_head],
                 exact,
-                bits[group],
+                counts[group],
+                min_collisions,
                 first_token,
                 mean[group // per_kv_head],
                 n_bits,
@@ -252,7 +282,8 @@ def attend_part(
     query,
     rows,
     exact,
-    bits,
+    counts,
+    min_collisions,
     first_token,
     mean,
     n_bits,
@@ -265,7 +296,7 @@ def attend_part(
     sums,
     outs,
 ):
-    """`attend` for one task: the part's share of the exact ranges, then of the bitmaps' words.
+    """`attend` for one task: the part's share of the exact ranges, then of the counts' words.
 
     Returns how many keys were sampled.
     """
@@ -328,14 +359,15 @@ def attend_part(
             # Rows in sequence: the hardware finds the next ones by itself.
             attend_tile(task, tokens[0], n, tokens[0], 0, scratch, sums, outs)
 
-    n_words = bits.shape[1]
+    least = np.uint64(128 - min_collisions) * _LOW_BITS
+    n_words = counts.shape[1]
     n_sampled = 0
     slot = n = 0
     waiting = False
     for word in range(n_words * part // n_parts, n_words * (part + 1) // n_parts):
-        left_bits = sampled_word(bits, word)
+        left_bits = sampled_word(counts, word, least)
         while left_bits != np.uint64(0):
-            token = first_token + word * 64 + trailing_zeros(left_bits)
+            token = first_token + word * COUNTS_PER_WORD + (trailing_zeros(left_bits) >> 3)
             left_bits &= left_bits - np.uint64(1)
             tokens[slot, n] = token
             n += 1

@@ -1,7 +1,7 @@
 """The tables of one layer and one attention step over them: what the seam calls.
 
 Owns every array that the kernels use, so that a step allocates nothing: the hash plan, the
-blocks of tables, bitmaps, partial sums and results.
+blocks of tables, counts, partial sums and results.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ import numba
 import numpy as np
 
 from magicpig_cli.lsh import kernels
-from magicpig_cli.lsh.estimator import log_inclusion_table
+from magicpig_cli.lsh.estimator import log_sampling_table
 from magicpig_cli.lsh.hashing import draw_plan, hash_keys, mean_key
 from magicpig_cli.lsh.jit import KERNEL_LOCK
+from magicpig_cli.lsh.kernels import COUNTS_PER_WORD
 from magicpig_cli.lsh.params import LayerShape, LshParams
 from magicpig_cli.lsh.tables import BLOCK_KEYS, TableBlock, append_block, empty_block, sort_by_code
 from magicpig_cli.lsh.tile import GROUP_HEADS
 from magicpig_cli.lsh.weights import key_weights, log_inclusion, widened
 
 # Tasks that a step is cut into, at least: enough for many cores to share evenly, few enough that their
-# partial sums and bitmaps cost nothing. Fixed, not taken from the threads, so that sums come out the same.
+# partial sums and counts cost nothing. Fixed, not taken from the threads, so that sums come out the same.
 _ATTEND_TASKS = 32
 _RETRIEVE_TASKS = 8
 
@@ -86,13 +87,13 @@ class LshLayer:
         self._blocks: list[TableBlock] = []
         self.plan = draw_plan(params, shape)
         self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
-        self._log_u = log_inclusion_table(params.n_tables)
+        self._log_u = log_sampling_table(params)
         self._counter = np.zeros(1, np.int64)
         per_kv_head = -(-shape.group_size // GROUP_HEADS)
         self.n_groups = shape.n_kv_heads * per_kv_head
         self.n_parts = -(-_ATTEND_TASKS // self.n_groups)
         self._n_splits = min(params.n_tables, -(-_RETRIEVE_TASKS // self.n_groups))
-        self._bits = np.zeros((self.n_groups, self._n_splits, 0, 2), np.uint64)
+        self._counts = np.zeros((self.n_groups, self._n_splits, 0), np.uint8)
         self._query_tiles = np.zeros((2, self.plan.padded_dim, GROUP_HEADS), np.float32)
         self._codes = np.zeros((self.n_groups, params.n_tables, GROUP_HEADS), np.uint16)
         n_tasks = self.n_groups * self.n_parts
@@ -177,7 +178,7 @@ class LshLayer:
             Token ranges outside the tables.
         scale, softcap : float
         """
-        result = self._result
+        result, params = self._result, self.params
         with KERNEL_LOCK:
             started = perf_counter()
             if self._blocks:
@@ -188,10 +189,11 @@ class LshLayer:
                 query,
                 rows,
                 np.asarray(exact, np.int64).reshape(-1, 2),
-                self._bits,
+                self._counts.view(np.uint64),
+                params.min_collisions,
                 self.start,
                 self.mean,
-                self.params.n_bits,
+                params.n_bits,
                 self._log_u,
                 np.float32(scale),
                 np.float32(softcap),
@@ -260,21 +262,14 @@ class LshLayer:
             keys = widened(rows[kv_head, tokens, 0])
             log_u = np.zeros(len(tokens))
             n_certain = len(tokens) - len(sample)
-            log_u[n_certain:] = log_inclusion(
-                query[heads], keys[n_certain:], self.mean[kv_head], self.params.n_bits, self.params.n_tables
-            )
+            log_u[n_certain:] = log_inclusion(query[heads], keys[n_certain:], self.mean[kv_head], self.params)
             result.append((tokens, key_weights(query[heads], keys, lse[heads], scale, softcap, log_u)))
         return result
 
     def _marked(self) -> list[np.ndarray]:
-        """The tokens that the bitmaps of the last retrieval mark, ascending, an array per group of heads."""
-        once = np.zeros((self.n_groups, self._bits.shape[2]), np.uint64)
-        twice = np.zeros_like(once)
-        for split in range(self._n_splits):
-            twice |= self._bits[:, split, :, 1] | (once & self._bits[:, split, :, 0])
-            once |= self._bits[:, split, :, 0]
-        marks = np.unpackbits(twice.view(np.uint8), axis=1, bitorder="little")
-        return [self.start + np.flatnonzero(row) for row in marks]
+        """The tokens that the last retrieval found often enough, ascending, an array per group of heads."""
+        found = self._counts.sum(axis=1, dtype=np.int64) >= self.params.min_collisions
+        return [self.start + np.flatnonzero(row) for row in found]
 
     def _retrieve(self, query: np.ndarray) -> None:
         plan = self.plan
@@ -287,9 +282,10 @@ class LshLayer:
                 block.start - self.start,
                 block.offsets,
                 block.ids,
+                self.params.min_collisions,
                 numba.get_num_threads(),
                 self._counter,
-                self._bits,
+                self._counts,
             )
 
     def _hash_block(self, rows: np.ndarray, start: int, stop: int) -> TableBlock:
@@ -307,9 +303,9 @@ class LshLayer:
         return block
 
     def _cover(self, stop: int) -> None:
-        """Bitmaps for tokens up to `stop`."""
+        """Counts for tokens up to `stop`."""
         self.stop = stop
-        n_words = -(-(stop - self.start) // 64)
-        # Exactly as many as there are keys: bits beyond them could be stale.
-        if n_words != self._bits.shape[2]:
-            self._bits = np.zeros((self.n_groups, self._n_splits, n_words, 2), np.uint64)
+        # Whole words, which kernels read; what is beyond the keys is never counted.
+        n_counts = -(-(stop - self.start) // COUNTS_PER_WORD) * COUNTS_PER_WORD
+        if n_counts != self._counts.shape[2]:
+            self._counts = np.zeros((self.n_groups, self._n_splits, n_counts), np.uint8)

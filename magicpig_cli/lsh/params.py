@@ -14,14 +14,27 @@ class LshParams:
     n_bits : int
         K: hyperplanes per table, 1 to 16.
     n_tables : int
-        L: tables, at least 2.
+        L: tables, at least `min_collisions`.
+    min_collisions : int
+        M: in how many tables a key must share a query's bucket to be sampled, 1 to 16. The paper's sampler
+        takes 2.
     seed : int
         Draws the hyperplanes; the same seed gives the same sample on any number of threads.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
     """
 
     n_bits: int = 10
     n_tables: int = 150
+    min_collisions: int = 2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_bits <= 16 or not 1 <= self.min_collisions <= min(16, self.n_tables):
+            raise ValueError(f"no key can be sampled, or none left out, with {self}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import angles_between, collision_prob, inclusion_prob, squared_error
+from magicpig_cli.lsh.estimator import (
+    UNIFORM_STRIDE,
+    angles_between,
+    collision_prob,
+    sampling_prob,
+    squared_error,
+)
 from magicpig_cli.lsh.hashing import HashPlan
+from magicpig_cli.lsh.params import LshParams
 from magicpig_cli.lsh.weights import widened
 
 
@@ -51,16 +58,33 @@ def hash_codes(vectors: np.ndarray, plan: HashPlan, kv_head: int) -> np.ndarray:
     return (positive << np.arange(plan.n_bits)).sum(axis=2).astype(np.uint16)
 
 
-def collide_twice(key_codes: np.ndarray, query_codes: np.ndarray) -> np.ndarray:
-    """Keys that share their code with a query of the group in at least two tables: ascending indices.
+def collide_often(key_codes: np.ndarray, query_codes: np.ndarray, min_collisions: int) -> np.ndarray:
+    """Keys that share their code with a query of the group in at least M tables: ascending indices.
 
     Parameters
     ----------
     key_codes, query_codes : numpy.ndarray
         (n_tables, n_keys) and (n_tables, n_queries).
+    min_collisions : int
+        M.
     """
     collided = (key_codes[:, :, None] == query_codes[:, None, :]).any(axis=2)
-    return np.flatnonzero(collided.sum(axis=0) >= 2)
+    return np.flatnonzero(collided.sum(axis=0) >= min_collisions)
+
+
+def uniform_keys(query_codes: np.ndarray, n_keys: int) -> np.ndarray:
+    """Every UNIFORM_STRIDE-th key, from a place that the first query's codes decide: ascending indices.
+
+    Parameters
+    ----------
+    query_codes : numpy.ndarray
+        (n_tables, n_queries).
+    n_keys : int
+    """
+    mixed = 0
+    for code in query_codes[:, 0].tolist():
+        mixed = (mixed ^ code) * 0x9E3779B97F4A7C15 % 2**64
+    return np.arange((mixed >> 32) % UNIFORM_STRIDE, n_keys, UNIFORM_STRIDE)
 
 
 def attend_sampled(
@@ -69,8 +93,7 @@ def attend_sampled(
     exact: Sequence[tuple[int, int]],
     samples: Sequence[np.ndarray],
     mean: np.ndarray,
-    n_bits: int,
-    n_tables: int,
+    params: LshParams,
     scale: float,
     softcap: float = 0.0,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -87,7 +110,7 @@ def attend_sampled(
         Sampled tokens per group of query heads; groups are equal parts of the query heads.
     mean : numpy.ndarray
         (n_kv_heads, head_dim): m_c.
-    n_bits, n_tables : int
+    params : LshParams
     scale, softcap : float
 
     Returns
@@ -107,8 +130,8 @@ def attend_sampled(
         keys, values = (bf16_to_float(rows[kv_head, tokens, part]) for part in (0, 1))
         queries = query[heads[0] : heads[-1] + 1].astype(np.float64)
         angles = angles_between(queries, keys - mean[kv_head].astype(np.float64))
-        collision = collision_prob(angles, angles_between(queries, queries), n_bits)
-        u = np.maximum(inclusion_prob(collision, n_tables), 1e-300)
+        collision = collision_prob(angles, angles_between(queries, queries), params.n_bits)
+        u = sampling_prob(collision, params)
         u[: len(certain)] = 1.0
         for head, q in zip(heads, queries, strict=True):
             logits = keys @ q * scale

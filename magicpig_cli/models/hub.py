@@ -19,6 +19,7 @@ from magicpig_cli.models.catalog import CATALOG, EMBEDDED
 from magicpig_cli.models.children import STALL_S, ChildResult, bytes_under, run_watched
 from magicpig_cli.models.folder_check import check_folder
 from magicpig_cli.models.gguf_unpack import Progress
+from magicpig_cli.models.proxy import proxy_in_use
 
 
 def hub_folder(hub_id: str, *, offline: bool, progress: Progress) -> Path:
@@ -102,7 +103,7 @@ def _planned(plan: Path) -> int | None:
 
 def _answer(result: ChildResult) -> dict[str, str]:
     if result.stalled:
-        return {"error": "unreachable", "message": "nothing arrived for a long time"}
+        return {"error": "unreachable", "message": f"nothing arrived for {STALL_S:.0f} seconds"}
     try:
         answer: dict[str, str] = json.loads(result.output.strip().splitlines()[-1])
         return answer
@@ -129,8 +130,8 @@ def _refusal(hub_id: str, answer: dict[str, str], cache: Path, planned: int | No
             f"(`hf auth login`); check the name, or see `magicpig models ls`"
         )
     return ModelUnavailable(
-        f"{hub_id} could not be fetched from the hub: {reason[:200].rstrip('.')}; check the network and try "
-        f"again, what has arrived is kept. {_local_choices()}"
+        f"{hub_id} could not be fetched from the hub: {reason[:200].rstrip('.')}; check the network"
+        f"{proxy_in_use()} and try again, what has arrived is kept. {_local_choices()}"
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -18,6 +19,7 @@ UNWANTED = ("*/*", "consolidated*", "training_args*")
 
 
 def main(hub_id: str, plan_file: str) -> dict[str, str]:
+    from httpx import TimeoutException
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -28,7 +30,7 @@ def main(hub_id: str, plan_file: str) -> dict[str, str]:
     )
 
     try:
-        info = HfApi().model_info(hub_id, files_metadata=True, timeout=15)
+        info = HfApi().model_info(hub_id, files_metadata=True, timeout=_silence_s())
         n_bytes = sum(f.size or 0 for f in info.siblings or () if is_wanted(f.rfilename))
         Path(plan_file).write_text(str(n_bytes))
         folder = snapshot_download(hub_id, allow_patterns=list(WANTED), ignore_patterns=list(UNWANTED))
@@ -45,9 +47,19 @@ def main(hub_id: str, plan_file: str) -> dict[str, str]:
     except OSError as error:
         kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "unreachable"
         return {"error": kind, "message": str(error)}
+    except TimeoutException:
+        return {"error": "unreachable", "message": f"no answer within {_silence_s():g} seconds"}
     except Exception as error:  # its HTTP library has errors of its own, which differ between releases
         return {"error": "unreachable", "message": f"{type(error).__name__}: {error}"}
     return {"folder": folder}
+
+
+def _silence_s() -> float:
+    """Seconds to wait for the hub's first answer: the setting of its own library, or patience enough."""
+    try:
+        return float(os.environ["HF_HUB_ETAG_TIMEOUT"])
+    except (KeyError, ValueError):
+        return 15.0
 
 
 def is_wanted(name: str) -> bool:

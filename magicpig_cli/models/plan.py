@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.footprint import rival_footprint
 from magicpig_cli.errors import DoesNotFit
 from magicpig_cli.models.profiles import dense_layers
@@ -312,7 +312,8 @@ def _dense(shape: ModelShape, options: PlanOptions) -> frozenset[int]:
 def _bits_and_tables(ctx: int, options: PlanOptions) -> tuple[int | None, int | None]:
     if options.attention != "lsh":
         return None, None
-    return bits_and_tables(ctx, options.n_bits, options.n_tables)
+    params = lsh_params(ctx, options.n_bits, options.n_tables)
+    return params.n_bits, params.n_tables
 
 
 def _weights(shape: ModelShape, options: PlanOptions) -> int:

@@ -110,6 +110,7 @@ def _attention(track: Track) -> dict[str, Any] | None:
         "method": info.method,
         "n_bits": info.n_bits,
         "n_tables": info.n_tables,
+        "min_collisions": info.min_collisions,
         "dense_layers": list(info.dense_layers),
         "sampled_share": track.sampled_share,
         "estimated_error": track.estimated_error,

@@ -72,8 +72,9 @@ def _header(track: Track, width: int, glyphs: Glyphs) -> list[Row]:
         )
     if track.prompted:
         info = track.prompted.attention
-        lsh = info.n_bits is not None and info.n_tables is not None
-        parts.append(f"{info.method} K={info.n_bits} L={info.n_tables}" if lsh else info.method)
+        lsh = info.n_bits is not None
+        hashing = f" K={info.n_bits} L={info.n_tables} M={info.min_collisions}" if lsh else ""
+        parts.append(f"{info.method}{hashing}")
     rows = []
     for i, line in enumerate(_packed(["magicpig", *parts], glyphs.dot, width)[:3]):
         spans = (Span("magicpig", "title"), Span(line[len("magicpig") :])) if i == 0 else (Span(line),)

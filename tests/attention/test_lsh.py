@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from magicpig_cli.attention.base import LayerContext, StepStats
-from magicpig_cli.attention.budget import bits_and_tables
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.exact import attend_exactly
 from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.lsh.params import LayerShape, LshParams
@@ -107,6 +107,16 @@ def test_prompts_shorter_than_what_is_exact_anyway(n_tokens):
 
 
 def test_given_bits_and_tables_stand():
-    assert bits_and_tables(5000, 7, None)[0] == 7
-    assert bits_and_tables(5000, None, 33)[1] == 33
-    assert bits_and_tables(500_000) == (10, 75)
+    assert lsh_params(5000, 7).n_bits == 7
+    assert lsh_params(5000, n_tables=33).n_tables == 33
+    assert lsh_params(5000, min_collisions=3).min_collisions == 3
+    assert lsh_params(500_000, seed=7) == LshParams(10, 75, 2, 7)
+
+
+def test_collisions_follow_bits_and_tables_that_are_given():
+    usual = lsh_params(5000)
+    half = lsh_params(5000, n_tables=usual.n_tables // 2)
+    assert half.min_collisions == usual.min_collisions // 2
+    assert lsh_params(5000, 10, 150) == LshParams(10, 150, 2)
+    assert lsh_params(5000, n_tables=2).min_collisions == 2
+    assert lsh_params(5000, n_tables=4096).min_collisions == 16

@@ -280,7 +280,7 @@ def test_samplers_estimate_the_sum_without_bias(method: Any) -> None:
     bias = 0.03 if field == "params" else 0.0
     estimates, query = [], None
     for seed in range(draws):
-        value = LshParams(5, 30, 1000 * seed) if field == "params" else seed
+        value = LshParams(5, 30, seed=1000 * seed) if field == "params" else seed
         layer = Layer(replace(method, **{field: value}), 250)
         query, _, lse = layer.step()
         estimates.append(torch.exp(lse - layer.exact(query)[1]))

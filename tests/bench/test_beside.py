@@ -45,9 +45,9 @@ def test_the_table_has_every_round_s_figures(beside: Any) -> None:
             "tokens_per_round": 8,
             "machine": {"cpu": "c", "python": "3", "torch": "t", "numba": "n", "xllamacpp": "x"},
             "prefill": {"tokens": 2000} | prefill,
-            "decode": [{"ctx": 96000, "n_bits": 10, "n_tables": 75} | decode],
+            "decode": [{"ctx": 96000, "n_bits": 10, "n_tables": 75, "min_collisions": 2} | decode],
         }
     )
-    row = "| 96,000 | 10, 75 | 12.0 (10.0 to 14.0) | 30.0 (28.0 to 60.0) | 3.0 (2.0 to 5.0) |"
+    row = "| 96,000 | 10, 75, 2 | 12.0 (10.0 to 14.0) | 30.0 (28.0 to 60.0) | 3.0 (2.0 to 5.0) |"
     assert row in text.splitlines()
     assert "Reading 2,000 tokens: magicpig 300.0 (300.0 to 300.0) tokens/s, llama.cpp 150.0" in text

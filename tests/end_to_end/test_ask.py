@@ -108,6 +108,7 @@ def test_a_cut_answer_says_so(book: Path, env: dict[str, str]) -> None:
         "method": "dense",
         "n_bits": None,
         "n_tables": None,
+        "min_collisions": None,
         "dense_layers": [],
         "sampled_share": None,
         "estimated_error": None,

@@ -90,7 +90,7 @@ def test_rivals_read_as_much_as_lsh_when_no_budget_is_given(engine: Engine, toke
     builder = Builder(session, (0,), 0)
     quest: Any = builder.build(Contender("quest", None))
     lsh: Any = builder.build(Contender("lsh", None))
-    assert quest.budget == builder.share("lsh", lsh.params.n_bits, lsh.params.n_tables)
+    assert quest.budget == builder.share("lsh", lsh.params)
 
 
 def test_output_error_is_that_of_attention_over_the_chosen_keys(engine: Engine, token_ids: list[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import comb
 
 import numpy as np
@@ -11,47 +12,81 @@ from magicpig_cli.lsh.estimator import (
     DESIGN_EFFECT,
     LOG_U_OCTAVES,
     LOG_U_PER_OCTAVE,
+    UNIFORM_STRIDE,
     collision_prob,
     inclusion_prob,
-    log_inclusion_table,
+    log_sampling_table,
+    sampling_prob,
     squared_error,
 )
+from magicpig_cli.lsh.params import LshParams
 
-TABLES = [2, 30, 75, 150, 300, 1000]
+# L and M.
+TABLES = [
+    (2, 2),
+    (30, 2),
+    (75, 2),
+    (150, 2),
+    (300, 2),
+    (1000, 2),
+    (30, 1),
+    (150, 3),
+    (78, 4),
+    (240, 8),
+    (16, 16),
+]
+TABLES += [(400, 16)]
 
 
-@pytest.mark.parametrize("n_tables", TABLES)
-def test_closed_form_is_the_binomial_tail(n_tables):
+@pytest.mark.parametrize(("n_tables", "least"), TABLES)
+def test_it_is_the_binomial_tail(n_tables, least):
     collide = np.concatenate([np.logspace(-9, -0.01, 40), [1.0]])
-    hits = range(2, min(n_tables, 200) + 1)
-    tail = sum(comb(n_tables, k) * collide**k * (1 - collide) ** (n_tables - k) for k in hits)
-    comparable = n_tables * collide < 60  # beyond, terms over 200 matter and u is 1
-    u = inclusion_prob(collide, n_tables)
-    np.testing.assert_allclose(u[comparable], tail[comparable], rtol=1e-6)
-    np.testing.assert_allclose(u[~comparable], 1.0, rtol=1e-6)
+    # Exactly, in fractions: floating-point sums of the tail are what is tested.
+    for p, u in zip(collide, inclusion_prob(collide, n_tables, least), strict=True):
+        exact = Fraction(p)
+        hits = range(least, min(n_tables, 200) + 1)
+        tail = sum(comb(n_tables, k) * exact**k * (1 - exact) ** (n_tables - k) for k in hits)
+        if n_tables * p < 60:
+            assert u == pytest.approx(float(tail), rel=1e-9, abs=1e-290)
+        else:  # terms over 200 matter, and u is 1
+            assert u == pytest.approx(1.0, rel=1e-9)
 
 
-@pytest.mark.parametrize("n_tables", TABLES)
-def test_it_is_a_probability_and_grows_with_the_collision_probability(n_tables):
-    u = inclusion_prob(np.linspace(0.0, 1.0, 5001), n_tables)
-    assert u[0] == 0.0
+def test_two_collisions_are_the_closed_form_of_the_paper():
+    collide = np.logspace(-4, -0.01, 40)
+    for n_tables in (75, 150, 300):
+        paper = 1 - (1 - collide) ** n_tables - n_tables * collide * (1 - collide) ** (n_tables - 1)
+        np.testing.assert_allclose(inclusion_prob(collide, n_tables), paper, rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize(("n_tables", "least"), TABLES)
+def test_it_is_a_probability_and_grows_with_the_collision_probability(n_tables, least):
+    u = inclusion_prob(np.linspace(0.0, 1.0, 5001), n_tables, least)
+    assert u[0] == pytest.approx(0.0, abs=1e-25)
     assert u[-1] == pytest.approx(1.0)
-    assert (np.diff(u) >= -1e-15).all()
+    assert (np.diff(u) >= -1e-12).all()
 
 
-@pytest.mark.parametrize("n_tables", TABLES)
-def test_interpolated_logarithm_is_exact_to_a_ten_thousandth(n_tables):
-    table = log_inclusion_table(n_tables).astype(np.float64)
+@pytest.mark.parametrize(("n_tables", "least"), TABLES)
+def test_interpolated_logarithm_is_exact_to_a_thousandth(n_tables, least):
+    params = LshParams(10, n_tables, least)
+    table = log_sampling_table(params).astype(np.float64)
     collide = np.exp2(np.random.default_rng(0).uniform(-30, 0, 20_000)).astype(np.float32)
     exponent = np.floor(np.log2(collide)).astype(int)
+    # An octave's entries are linear in the mantissa, so the fraction is the mantissa's.
     position = (exponent + LOG_U_OCTAVES + (collide / np.exp2(exponent) - 1.0)) * LOG_U_PER_OCTAVE
-    # (an octave's entries are linear in the mantissa, so the fraction is the mantissa's)
-    position = (exponent + LOG_U_OCTAVES) * LOG_U_PER_OCTAVE + (
-        collide / np.exp2(exponent) - 1
-    ) * LOG_U_PER_OCTAVE
     entry = position.astype(int)
     looked_up = table[entry] + (position - entry) * (table[entry + 1] - table[entry])
-    np.testing.assert_allclose(looked_up, np.log(inclusion_prob(collide, n_tables)), atol=1e-4)
+    # The logarithm bends most where it leaves its floor for M log(P): chords over an octave's 64th part of P
+    # then miss it by at most M^2 / 8 / 64^2.
+    tolerance = max(1e-4, least**2 / 8 / LOG_U_PER_OCTAVE**2)
+    np.testing.assert_allclose(looked_up, np.log(sampling_prob(collide, params)), atol=tolerance)
+
+
+@pytest.mark.parametrize("least", [1, 2, 8])
+def test_every_key_has_the_chance_of_the_evenly_spread_ones(least):
+    u = sampling_prob(np.array([0.0, 1e-12, 0.5, 1.0]), LshParams(10, 150, least))
+    np.testing.assert_allclose(u, [1 / UNIFORM_STRIDE] * 2 + [1.0] * 2, rtol=1e-6)
 
 
 def test_one_query_collides_with_the_power_of_the_agreement():

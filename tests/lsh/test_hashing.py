@@ -31,7 +31,7 @@ def test_hadamard_is_the_sylvester_matrix(dim):
 )
 @settings(max_examples=40, deadline=None)
 def test_planes_are_many_enough_of_equal_length_and_repeat_with_the_seed(seed, n_bits, n_tables, head_dim):
-    params, shape = LshParams(n_bits, n_tables, seed), LayerShape(2, 1, head_dim)
+    params, shape = LshParams(n_bits, n_tables, seed=seed), LayerShape(2, 1, head_dim)
     plan = draw_plan(params, shape)
     planes = hyperplanes(plan, 0)
     assert planes.shape == (n_tables, n_bits, plan.padded_dim)

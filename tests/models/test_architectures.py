@@ -192,7 +192,7 @@ def test_prefill_in_odd_chunks_and_steps_equal_one_ordinary_pass(family: str, id
         (Dense(), 33),
         (Dense(), WINDOW),
         # Of 64 tables of one bit, any key shares its code with the query in two, as good as surely.
-        (Lsh(LshParams(1, 64, 0), dense_layers=(), n_sinks=2, n_recent=8), 41),
+        (Lsh(LshParams(1, 64), dense_layers=(), n_sinks=2, n_recent=8), 41),
     ]
     for method, chunk in methods:
         session, logits = read(model, method, ids[:TEXT], chunk)

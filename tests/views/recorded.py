@@ -12,7 +12,7 @@ MODEL = e.ModelInfo(
 CPU = e.DeviceInfo("x86_64", "cpu", 8_200_000_000, 2)
 GPU = e.DeviceInfo("NVIDIA GeForce RTX 4070", "cuda", 12_878_000_000, 8)
 DOCUMENT = e.DocumentInfo("book.txt", "utf-8", 28_113, 6012)
-LSH = e.AttentionInfo("lsh", 8, 75, (0, 16))
+LSH = e.AttentionInfo("lsh", 8, 75, 2, (0, 16))
 
 
 def loading(device: e.DeviceInfo = CPU) -> list[e.Event]:

@@ -41,7 +41,7 @@ def test_every_phase_fits_every_screen(columns: int, rows: int) -> None:
 def test_reading_shows_speed_and_time_left() -> None:
     events = [*loading(), *list(prefilling())[:60]]
     text = "\n".join(drawn(events, Size(100, 30)))
-    assert "book.txt · 6,012 tokens · SmolLM2-135M-Instruct · cpu, 2 threads · lsh K=8 L=75" in text
+    assert "book.txt · 6,012 tokens · SmolLM2-135M-Instruct · cpu, 2 threads · lsh K=8 L=75 M=2" in text
     assert "719 tokens/s" in text
     assert "left" in text
 

@@ -30,8 +30,9 @@ class StepStats:
     `rows_offered` and `rows_touched` count (KV head, key) pairs, a key that several heads read once; both are
     0 where the heads of a group read the same. `error_sum` adds the estimated squared
     relative L2 errors of head outputs, `error_count` how many were added. With a tolerance, `heads_judged`
-    counts the outputs whose estimate was compared with it, `heads_exact` those that were then attended
-    exactly; what was read for that counts in `keys_touched`, beside the sample that it replaced.
+    counts the outputs whose estimate was compared with it, `heads_resampled` those that were then attended
+    with more of the keys, `heads_exact` those with all of them; what was read for that counts in
+    `keys_touched`, beside the sample that it replaced.
     """
 
     retrieve_ms: float = 0.0
@@ -43,6 +44,7 @@ class StepStats:
     error_sum: float = 0.0
     error_count: int = 0
     heads_judged: int = 0
+    heads_resampled: int = 0
     heads_exact: int = 0
 
     def reset(self) -> None:

@@ -49,7 +49,8 @@ class Lsh(AttentionMethod):
     n_sinks, n_recent : int
         Exact tokens at the start and at the end of the context.
     tolerance : float or None
-        Where the estimated error of a head's output exceeds it, the head's KV group attends exactly.
+        Where the estimated error of a head's output exceeds it, the head's KV group attends to more keys, if
+        need be to all.
     """
 
     params: LshParams
@@ -83,7 +84,9 @@ class SampledLayer(LayerAttention):
         self._n_hashed = 0
         self._marks: dict[int, Any] = {}
         self._source: TableSource | None = None
-        self._correction = None if method.tolerance is None else Correction(method.tolerance, context)
+        self._correction = (
+            None if method.tolerance is None else Correction(method.tolerance, context, self._tables)
+        )
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
         self._follow_store()
@@ -112,7 +115,7 @@ class SampledLayer(LayerAttention):
         stats.keys_offered += n_keys * context.shape.n_q_heads
         stats.keys_touched += int(result.n_sampled.sum())
         if self._correction is not None:
-            stats.keys_touched += self._correction.apply(host_query, result) * n_keys
+            self._correction.apply(host_query, result, self._exact())
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
         return self._transfer.to_device(result.out, result.lse, query)

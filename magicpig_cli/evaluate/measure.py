@@ -37,6 +37,7 @@ def _counts(stats: StepStats) -> dict[str, int]:
         "rows_offered": stats.keys_offered if alike else stats.rows_offered,
         "rows_touched": stats.keys_touched if alike else stats.rows_touched,
         "heads_judged": stats.heads_judged,
+        "heads_resampled": stats.heads_resampled,
         "heads_exact": stats.heads_exact,
     }
 

@@ -49,6 +49,7 @@ def _result(key: tuple[Any, ...], group: list[dict[str, Any]], ctx: int) -> dict
         "relative_error_median": _mean(_values(group, "relative_error_median")),
         "relative_error_p90": _mean(_values(group, "relative_error_p90")),
         "relative_error_by_layer_and_head": _by_layer(group),
+        "heads_resampled_share": _of(group, "heads_resampled", "heads_judged"),
         "heads_exact_share": _of(group, "heads_exact", "heads_judged"),
         "within_tolerance": _of(group, "outputs_within_tolerance", "outputs"),
         "within_twice_estimate": _of(group, "outputs_within_twice_estimate", "outputs_estimated"),

@@ -85,7 +85,13 @@ def _estimates(results: list[dict[str, Any]]) -> Table:
     title = "What methods know of their own error"
     table = Table(title=title, title_justify="left", pad_edge=False)
     _name_columns(table)
-    for column in ("true within 2 x estimate", "estimate / true", "true within tolerance", "made exact"):
+    for column in (
+        "true within 2 x estimate",
+        "estimate / true",
+        "true within tolerance",
+        "more keys",
+        "all",
+    ):
         table.add_column(column, justify="right")
     for name, (r,) in _grouped(results):
         ratio = r["estimate_over_error_median"]
@@ -95,6 +101,7 @@ def _estimates(results: list[dict[str, Any]]) -> Table:
             _percent(r["within_twice_estimate"]),
             "" if ratio is None else f"{ratio:.2f}",
             _percent(r["within_tolerance"]),
+            _percent(r["heads_resampled_share"]),
             _percent(r["heads_exact_share"]),
         )
     return table

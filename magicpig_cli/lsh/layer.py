@@ -7,7 +7,7 @@ blocks of tables, counts, partial sums and results.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -87,7 +87,9 @@ class LshLayer:
         self._blocks: list[TableBlock] = []
         self.plan = draw_plan(params, shape)
         self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
-        self._log_u = log_sampling_table(params)
+        self._log_u_tables: dict[int, np.ndarray] = {}
+        # M of each KV head's last step.
+        self._least = np.full(shape.n_kv_heads, params.min_collisions)
         self._counter = np.zeros(1, np.int64)
         per_kv_head = -(-shape.group_size // GROUP_HEADS)
         self.n_groups = shape.n_kv_heads * per_kv_head
@@ -178,49 +180,104 @@ class LshLayer:
             Token ranges outside the tables.
         scale, softcap : float
         """
-        result, params = self._result, self.params
+        result, least = self._result, self.params.min_collisions
+        self._least[:] = least
         with KERNEL_LOCK:
             started = perf_counter()
             if self._blocks:
                 self._retrieve(query)
             retrieved = perf_counter()
-            self._counter[0] = 0
-            kernels.attend(
-                query,
-                rows,
-                np.asarray(exact, np.int64).reshape(-1, 2),
-                self._counts.view(np.uint64),
-                params.min_collisions,
-                self.start,
-                self.mean,
-                params.n_bits,
-                self._log_u,
-                np.float32(scale),
-                np.float32(softcap),
-                self.n_parts,
-                numba.get_num_threads(),
-                self._counter,
-                self._sums,
-                self._outs,
-                self._part_sampled,
-            )
-            kernels.reduce_parts(
-                self._sums,
-                self._outs,
-                self._part_sampled,
-                self.n_groups,
-                self.n_parts,
-                result.out,
-                result.lse,
-                result.n_sampled,
-                result.squared_error,
-            )
+            self._attend_heads(slice(0, self.shape.n_kv_heads), least, query, rows, exact, scale, softcap)
             result.retrieve_ms = (retrieved - started) * 1e3
             result.attend_ms = (perf_counter() - retrieved) * 1e3
         return result
 
+    def attend_again(
+        self,
+        kv_head: int,
+        min_collisions: int,
+        query: np.ndarray,
+        rows: np.ndarray,
+        exact: Sequence[tuple[int, int]],
+        scale: float,
+        softcap: float = 0.0,
+    ) -> None:
+        """Attend again with the query heads of one KV head, to the keys found in fewer tables than before.
+
+        What the last `attend` retrieved serves again; its result is changed in place.
+
+        Parameters
+        ----------
+        kv_head : int
+        min_collisions : int
+            1 to the M of `params`; the smaller, the more keys.
+        query, rows, exact, scale, softcap
+            As the last call of `attend` got them.
+        """
+        self._least[kv_head] = min_collisions
+        with KERNEL_LOCK:
+            heads = slice(kv_head, kv_head + 1)
+            self._attend_heads(heads, min_collisions, query, rows, exact, scale, softcap)
+
+    def _attend_heads(
+        self,
+        kv_heads: slice,
+        min_collisions: int,
+        query: np.ndarray,
+        rows: np.ndarray,
+        exact: Sequence[tuple[int, int]],
+        scale: float,
+        softcap: float,
+    ) -> None:
+        """The kernel for some KV heads and all query heads of theirs, into the same part of the result."""
+        result, size = self._result, self.shape.group_size
+        per_kv_head = self.n_groups // self.shape.n_kv_heads
+        heads = slice(kv_heads.start * size, kv_heads.stop * size)
+        groups = slice(kv_heads.start * per_kv_head, kv_heads.stop * per_kv_head)
+        tasks = slice(groups.start * self.n_parts, groups.stop * self.n_parts)
+        sums, outs, sampled = self._sums[tasks], self._outs[tasks], self._part_sampled[tasks]
+        self._counter[0] = 0
+        kernels.attend(
+            query[heads],
+            rows[kv_heads],
+            np.asarray(exact, np.int64).reshape(-1, 2),
+            self._counts.view(np.uint64)[groups],
+            min_collisions,
+            self.start,
+            self.mean[kv_heads],
+            self.params.n_bits,
+            self._log_u(min_collisions),
+            np.float32(scale),
+            np.float32(softcap),
+            self.n_parts,
+            numba.get_num_threads(),
+            self._counter,
+            sums,
+            outs,
+            sampled,
+        )
+        kernels.reduce_parts(
+            sums,
+            outs,
+            sampled,
+            groups.stop - groups.start,
+            self.n_parts,
+            result.out[heads],
+            result.lse[heads],
+            result.n_sampled[heads],
+            result.squared_error[heads],
+        )
+
+    def _log_u(self, min_collisions: int) -> np.ndarray:
+        """The kernel's table for an M, made when it is first asked for."""
+        if min_collisions not in self._log_u_tables:
+            params = replace(self.params, min_collisions=min_collisions)
+            self._log_u_tables[min_collisions] = log_sampling_table(params)
+        return self._log_u_tables[min_collisions]
+
     def sampled_tokens(self, query: np.ndarray) -> list[np.ndarray]:
         """The tokens that a step with these queries samples, ascending, an array per group of heads."""
+        self._least[:] = self.params.min_collisions
         with KERNEL_LOCK:
             self._retrieve(query)
         return self._marked()
@@ -258,17 +315,20 @@ class LshLayer:
                 self.shape.n_q_heads * (group + 1) // self.n_groups,
             )
             kv_head = group // per_kv_head
+            params = replace(self.params, min_collisions=int(self._least[kv_head]))
             tokens = np.concatenate([*certain, sample])
             keys = widened(rows[kv_head, tokens, 0])
             log_u = np.zeros(len(tokens))
             n_certain = len(tokens) - len(sample)
-            log_u[n_certain:] = log_inclusion(query[heads], keys[n_certain:], self.mean[kv_head], self.params)
+            log_u[n_certain:] = log_inclusion(query[heads], keys[n_certain:], self.mean[kv_head], params)
             result.append((tokens, key_weights(query[heads], keys, lse[heads], scale, softcap, log_u)))
         return result
 
     def _marked(self) -> list[np.ndarray]:
         """The tokens that the last retrieval found often enough, ascending, an array per group of heads."""
-        found = self._counts.sum(axis=1, dtype=np.int64) >= self.params.min_collisions
+        per_kv_head = self.n_groups // self.shape.n_kv_heads
+        least = np.repeat(self._least, per_kv_head)[:, None]
+        found = self._counts.sum(axis=1, dtype=np.int64) >= least
         return [self.start + np.flatnonzero(row) for row in found]
 
     def _retrieve(self, query: np.ndarray) -> None:

@@ -1,9 +1,10 @@
 """Whether `--cite` finds the place of a planted fact: among how many, by way of weighing attention.
 
-    python benchmarks/cite.py [--set sample|needles] [--attention METHOD] [--model MODEL] [--json]
+    python benchmarks/cite.py [--set short|tasks|needles|sample] [--attention METHOD] [--model MODEL] [--json]
 
-`sample` are the 14 questions of samples/questions.json; `needles` are facts in Python's language reference.
-Each document is read once; every way sees the same decoding.
+Without --set all four: `short` are texts of some 400 tokens, `tasks` problems of `magicpig eval`, `needles`
+facts in Python's language reference, `sample` the questions of samples/questions.json. Each document is read
+once; every way sees the same decoding.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,12 +36,14 @@ from magicpig_cli.engine.prefill import prefill
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
+from magicpig_cli.evaluate.problems import Prompter
 from magicpig_cli.evaluate.tasks import Haystack
 from magicpig_cli.evaluate.words import distinct_pairs
 from magicpig_cli.models.catalog import EMBEDDED
 from magicpig_cli.models.profiles import dense_layers
 
 SAMPLES = Path(__file__).parents[1] / "samples"
+SHORT_TEXTS = Path(__file__).with_name("short_texts.json")
 ANSWER_TOKENS = 32
 # A question, the fact that answers it, and its value: k is a pair of words, v the value.
 FORMS = (
@@ -52,6 +56,9 @@ FORMS = (
 )
 NAMES = ("Ada Lund", "Bruno Farrow", "Clara Giles", "Dario Corso", "Edith Keller", "Felix Brandt")
 NEEDLE_DOCUMENTS, NEEDLE_SENTENCES = 4, 70
+# Tasks of `magicpig eval` that one place answers, problems of each, and tokens of prompt and answer.
+TASKS, PROBLEMS, TASK_TOKENS = ("niah", "multikey", "qa"), 2, 1_500
+HAYSTACK_CHARACTERS = 400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +76,37 @@ def sample() -> list[Planted]:
     return [Planted(document, tuple((q["question"], q["fact"], tuple(q["answer"])) for q in questions))]
 
 
+def short() -> list[Planted]:
+    """Short texts, in which much is attended to whatever is asked; the first is one of the repository."""
+    made = []
+    for one in json.loads(SHORT_TEXTS.read_text(encoding="utf-8")):
+        text = one.get("text") or (SAMPLES / one["name"]).read_text(encoding="utf-8")
+        facts = tuple((q["question"], q["fact"], tuple(q["answer"])) for q in one["questions"])
+        made.append(Planted(Document(one["name"], text, "utf-8"), facts))
+    return made
+
+
+def tasks(engine: Engine, seed: int = 0) -> list[Planted]:
+    """Problems of `magicpig eval`, asked as `ask` would; the fact is the sentence or line with the answer."""
+    haystack = Haystack.of(reading_text(HAYSTACK_CHARACTERS))
+    prompter = Prompter(engine, haystack, TASK_TOKENS, seed)
+    made = []
+    for task in TASKS:
+        for number in range(PROBLEMS):
+            problem = prompter.problem(task, number).problem
+            text, answer = problem.document, problem.answers[0]
+            at = text.index(answer)
+            before = "\n" if task == "qa" else "One of the special"
+            start = text.rindex(before, 0, at) + (1 if task == "qa" else 0)
+            fact = text[start : at + len(answer) + 1]
+            document = Document(f"{task} {number}", text, "utf-8")
+            made.append(Planted(document, ((problem.question, fact, problem.answers),)))
+    return made
+
+
 def needles(seed: int = 0) -> list[Planted]:
     """Documents of our own making, other than the sample in text, form and length."""
-    haystack = Haystack.of(reading_text(400_000))
+    haystack = Haystack.of(reading_text(HAYSTACK_CHARACTERS))
     made = []
     for number in range(NEEDLE_DOCUMENTS):
         random = Random(f"{seed} {number}")
@@ -129,15 +164,16 @@ def _contrast(weights: np.ndarray) -> np.ndarray:
     return np.maximum(weights - weights.mean(axis=0), 0.0)
 
 
-# From weights of one layer, (steps, n_q_heads, n), to scores of tokens, (n,).
+# From weights of one layer, (steps, n_q_heads, n), to scores of tokens, (n,). In use are the peaks, squared
+# (`engine.citing`), from which the smallest weights are left out.
 RULES: dict[str, Rule] = {
     "sum of weights": lambda w: w.sum(axis=(0, 1)),
-    "weights above 0.1": lambda w: (w * (w > 0.1)).sum(axis=(0, 1)),
     "squares": lambda w: (w**2).sum(axis=(0, 1)),
     "cubes": lambda w: (w**3).sum(axis=(0, 1)),
-    "beyond the mean over steps": lambda w: _contrast(w).sum(axis=(0, 1)),
-    "squares beyond the mean over steps": lambda w: (_contrast(w) ** 2).sum(axis=(0, 1)),
+    "beyond the mean over steps, squared": lambda w: (_contrast(w) ** 2).sum(axis=(0, 1)),
     "highest over steps, squared": lambda w: (w.max(axis=0) ** 2).sum(axis=0),
+    "highest minus mean, squared": lambda w: ((w.max(axis=0) - w.mean(axis=0)) ** 2).sum(axis=0),
+    "highest minus mean, cubed": lambda w: ((w.max(axis=0) - w.mean(axis=0)) ** 3).sum(axis=0),
 }
 
 
@@ -217,32 +253,48 @@ def _rank(passages: Sequence[Passage], place: tuple[int, int]) -> int:
     return next(ranks, 0)
 
 
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """By rule, how often the fact's place was cited: of all questions, and of those answered rightly."""
+    right = [outcome for outcome in outcomes if outcome.right]
+    hits = {}
+    for name in outcomes[0].ranks:
+        everywhere, answered = ([o.ranks[name] for o in some] for some in (outcomes, right))
+        hits[name] = {
+            "at_1": sum(rank == 1 for rank in everywhere),
+            "at_3": sum(rank > 0 for rank in everywhere),
+            "right_at_1": sum(rank == 1 for rank in answered),
+            "right_at_3": sum(rank > 0 for rank in answered),
+        }
+    return {
+        "questions": len(outcomes),
+        "right": len(right),
+        "cite_ms_per_step": float(np.median([outcome.cite_ms_per_step for outcome in outcomes])),
+        "hits": hits,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--set", choices=("sample", "needles"), default="sample")
+    parser.add_argument("--set", choices=("short", "tasks", "needles", "sample"), action="append")
     parser.add_argument("--attention", default="lsh")
     parser.add_argument("--model", default=EMBEDDED)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
-    engine = Engine.load(EngineSettings(model=arguments.model, attention=arguments.attention))
-    planted = sample() if arguments.set == "sample" else needles()
-    outcomes = [outcome for one in planted for outcome in ask_all(engine, one, arguments.attention)]
-    table = {}
-    for name in outcomes[0].ranks:
-        ranks = [outcome.ranks[name] for outcome in outcomes]
-        table[name] = {"at_1": sum(r == 1 for r in ranks), "at_3": sum(r > 0 for r in ranks)}
-    summary = {
-        "questions": len(outcomes),
-        "right": sum(outcome.right for outcome in outcomes),
-        "cite_ms_per_step": float(np.median([outcome.cite_ms_per_step for outcome in outcomes])),
-        "hits": table,
-    }
-    if arguments.json:
-        print(json.dumps(summary))
-        return
-    print(f"{summary['questions']} questions, {summary['right']} answered rightly")
-    for name, hits in table.items():
-        print(f"{name:36} first {hits['at_1']:2}   among the first three {hits['at_3']:2}")
+    settings = EngineSettings(model=arguments.model, attention=arguments.attention, threads=arguments.threads)
+    engine = Engine.load(settings)
+    makers = {"short": short, "tasks": lambda: tasks(engine), "needles": needles, "sample": sample}
+    for name in arguments.set or makers:
+        outcomes = [o for one in makers[name]() for o in ask_all(engine, one, arguments.attention)]
+        result = summary(outcomes)
+        if arguments.json:
+            print(json.dumps({"set": name} | result), flush=True)
+            continue
+        print(f"{name}: {result['questions']} questions, {result['right']} answered rightly")
+        print(f"{'':36} {'of all:':>7} first, of three; rightly answered: first, of three")
+        for rule, hit in result["hits"].items():
+            counts = (hit["at_1"], hit["at_3"], hit["right_at_1"], hit["right_at_3"])
+            print(f"{rule:36} " + " ".join(f"{count:7}" for count in counts), flush=True)
 
 
 if __name__ == "__main__":

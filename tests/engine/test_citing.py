@@ -13,7 +13,7 @@ from magicpig_cli.attention.base import Weighed
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.attention.registry import METHODS, WITHOUT_BUDGET
 from magicpig_cli.documents import Document
-from magicpig_cli.engine.citing import Citing
+from magicpig_cli.engine.citing import Citing, LayerLooks
 from magicpig_cli.engine.conversation import Conversation
 from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
 from magicpig_cli.engine.events import Cited, Event, Finished, Token
@@ -71,6 +71,48 @@ def test_an_answer_of_one_token_cites_what_the_prompt_looked_at(folder: Path) ->
     engine = Engine.load(EngineSettings(model=str(folder), offline=True, device="cpu"))
     request = AskRequest(DOCUMENTS, "Which pump?", max_tokens=1, passages=2)
     assert len(of(list(engine.generate(request)), Cited)[0].passages) == 2
+
+
+def by_hand(steps: list[np.ndarray]) -> np.ndarray:
+    """The rule from all weights at once: (steps, n_heads, n) to (n,)."""
+    every = np.stack(steps)
+    highest = every.max(axis=0)
+    others = (every.sum(axis=0) - highest) / max(1, len(steps) - 1)
+    return np.asarray(((highest - others) ** 2).sum(axis=0))
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 512])
+def test_looks_are_folded_as_if_all_weights_were_kept(n_steps: int) -> None:
+    """Three heads in groups of two and one, each step with other keys; so many that they are folded often."""
+    random, n = np.random.default_rng(n_steps), 600
+    looks, steps = LayerLooks(n), []
+    for _ in range(n_steps):
+        step = np.zeros((3, n))
+        tokens = [np.sort(random.choice(n, 300, replace=False)) for _ in range(2)]
+        weights = [random.dirichlet(np.full(300, 0.1), size).astype(np.float32) for size in (2, 1)]
+        step[:2, tokens[0]], step[2:, tokens[1]] = weights
+        looks.add(tokens, weights)
+        steps.append(np.where(step >= 0.01 * n / 4000, step, 0))
+    assert looks.scores() == pytest.approx(by_hand(steps))
+    if n_steps == 512:
+        assert looks.n_kept <= 3 * n + (1 << 16)
+
+
+def test_what_a_head_looks_at_in_every_step_gives_way_to_a_single_look() -> None:
+    looks = LayerLooks(50)
+    for number in range(20):
+        looked = [0, 30] if number == 7 else [0]
+        weights = np.array([[0.6, 0.3]] if number == 7 else [[0.9]], np.float32)
+        looks.add([np.array(looked)], [weights])
+    scores = looks.scores()
+    assert scores.argmax() == 30
+    assert scores[30] == pytest.approx(0.3**2)
+
+
+def test_of_one_step_the_heaviest_counts_most() -> None:
+    looks = LayerLooks(50)
+    looks.add([np.array([3, 9])], [np.array([[0.2, 0.5], [0.1, 0.5]], np.float32)])
+    assert looks.scores()[[3, 9]] == pytest.approx([0.05, 0.5])
 
 
 def test_turns_of_a_chat_cite_the_documents(folder: Path) -> None:

@@ -1,7 +1,8 @@
 """How many bits, tables and collisions suit a prompt's length.
 
 A share that is right for 96k keys is too small for 2,600: there it leaves 75 keys. So
-shorter prompts sample a larger share, and it stays below a tenth of the keys.
+shorter prompts sample a larger share, some 200 keys at least, and it stays below a tenth of the keys of
+prompts from 3,000 tokens on.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from magicpig_cli.lsh.params import LshParams
 
 # (prompt tokens up to which it serves, K, L, M), measured in docs/accuracy.md.
-_BY_LENGTH = ((12_000, 8, 160, 6), (40_000, 10, 150, 3))
+_BY_LENGTH = ((600, 8, 160, 2), (1_500, 8, 160, 4), (12_000, 8, 160, 6), (40_000, 10, 150, 3))
 # Beyond. The published setting is K=10, L=150, M=2 (arXiv 2410.16179, section 5), with a sample for each
 # query head alone. Heads that sample together read fewer rows, and err less, with half of the tables.
 _LONG = (10, 75, 2)

@@ -61,11 +61,14 @@ def lines(n: int, start: int = 0) -> str:
     )
 
 
-def read_and_keep(model: str, cache: str, text: str, told: Any, checkpoint_s: float = 10.0) -> None:
+def read_and_keep(
+    model: str, cache: str, text: str, told: Any, checkpoint_s: float = 10.0, hold_after: int | None = None
+) -> None:
     """In a process of its own: load, read, keep.
 
     Through the connection `told` it says "loaded", then the text of each notice and the number of chunks of
-    layers that are done, and at the end the tokens that were computed, in a tuple.
+    layers that are done, and at the end the tokens that were computed, in a tuple. After `hold_after` of
+    these chunks it goes on only when it is told something itself.
     """
     os.environ["MAGICPIG_CACHE"] = cache
     from magicpig_cli.documents import Document
@@ -85,6 +88,8 @@ def read_and_keep(model: str, cache: str, text: str, told: Any, checkpoint_s: fl
         if isinstance(event, PrefillProgress):
             n_done += 1
             told.send(n_done)
+            if n_done == hold_after:
+                told.recv()
         elif isinstance(event, Notice):
             told.send(event.text)
         elif isinstance(event, Prefilled):

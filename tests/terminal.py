@@ -14,6 +14,9 @@ import pyte
 
 _ZERO_WIDTH = re.compile("[\u200b-\u200d\ufe0f]")
 _OTHER_SCREEN = 1049
+_FRAME, _FRAME_ENDS = b"\x1b[?2026h", b"\x1b[?2026l"
+# What ends the erasing of a screen before a frame of another size.
+_ANEW = re.compile(rb"\x1b\[[02]?J")
 
 
 class TwoScreens(pyte.HistoryScreen):
@@ -78,25 +81,34 @@ class Terminal:
             # pyte 0.8 drops what follows a zero-width character that is no combining one.
             self._stream.feed(_ZERO_WIDTH.sub("", self._decoder.decode(data)))
 
-    def wait_for(self, seen: str | Callable[[], bool], seconds: float = 60) -> None:
-        """Read until the text (or condition) is there; AssertionError with the screen if it never is."""
+    def wait_for(self, seen: str | Callable[[], bool], seconds: float = 120) -> None:
+        """Read until the text (or condition) is there; AssertionError with the screen if it never is.
+
+        What stands there while a frame is half drawn is not looked at.
+        """
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.read(0.05)
+            if self.raw.rfind(_FRAME) > self.raw.rfind(_FRAME_ENDS):
+                continue
             if (seen in self.text) if isinstance(seen, str) else seen():
                 return
         raise AssertionError(f"not seen: {seen}\n{self.text}")
 
-    def finish(self, seconds: float = 60) -> int:
+    def finish(self, seconds: float = 120) -> int:
         """Read to the end and give the exit status; a signal counts as -n."""
         self.read(seconds)
+        assert self.process.flag_eof, f"not finished after {seconds} s\n{self.text}"
         self.process.wait()
         signal = self.process.signalstatus
         return -signal if signal is not None else self.process.exitstatus
 
     def resize(self, columns: int, rows: int) -> None:
+        """Change the size, and wait for the first frame that is drawn for it."""
+        before = len(self.raw)
         self.process.setwinsize(rows, columns)
         self.screen.resize(rows, columns)
+        self.wait_for(lambda: bool(_ANEW.search(self.raw, before)))
 
     @property
     def lines(self) -> list[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +82,30 @@ def test_what_a_library_makes_of_an_interruption_is_still_one() -> None:
     signals = Signals()
     signals.requested = 15
     assert ending_of(ImportError("partially initialised"), signals).status == 143
+
+
+def test_a_second_ctrl_c_ends_a_process_whose_interpreter_waits() -> None:
+    """As in a kernel, and here for good: a lock of the C library that is held, and no signal breaks into."""
+    code = (
+        "import ctypes\nfrom magicpig_cli.cli.signals import Signals\n"
+        "library, lock = ctypes.CDLL(None), ctypes.create_string_buffer(256)\n"
+        "with Signals():\n"
+        "    library.pthread_mutex_lock(lock)\n    print('waits', flush=True)\n"
+        "    library.pthread_mutex_lock(lock)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment())
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"waits\n"
+    n_sent = 0
+    while process.poll() is None and n_sent < 100:
+        process.send_signal(signal.SIGINT)
+        n_sent += 1
+        # Apart by more than what counts as one request; on a busy machine several may arrive as one.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+    process.stdout.close()
+    assert process.returncode == 130
+    assert n_sent > 1
 
 
 def test_an_interrupt_in_generated_code_ends_with_the_status_of_a_shell(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,11 @@ def test_help_and_refusals_answer_in_a_quarter_of_importing_torch(tmp_path: Path
     (tmp_path / "book.txt").write_text("The crane is green.\n")
 
     def seconds(*command: str) -> float:
-        times = []
-        for _ in range(2):
-            started = time.perf_counter()
-            subprocess.run([sys.executable, *command], capture_output=True, env=environment(), check=False)
-            times.append(time.perf_counter() - started)
-        return min(times)
+        """Of the processor: what else runs on this machine doesn't count."""
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *command], capture_output=True, env=environment(), check=False)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     torch = seconds("-c", "import torch")
     assert seconds("-m", "magicpig_cli", "--help") < torch / 4
@@ -134,9 +133,9 @@ def test_tab_in_a_real_shell(path_with_magicpig: str, tmp_path: Path) -> None:
     terminal = Terminal(["bash", "--norc", "-i"], 100, 20, env)
     terminal.wait_for("$")
     terminal.process.sendline(f'cd {tmp_path}; eval "$(magicpig --show-completion)"; clear; echo ready')
-    terminal.wait_for("ready\n$", 20)
+    terminal.wait_for("ready\n$")
     terminal.process.send("magicpig as\tbookl\t--attention qu\t")
-    terminal.wait_for("magicpig ask booklet.txt --attention quest", 20)
+    terminal.wait_for("magicpig ask booklet.txt --attention quest")
     terminal.process.terminate(force=True)
 
 

@@ -105,9 +105,16 @@ def test_a_disk_that_is_full(load: Callable[..., Engine], cache: Path) -> None:
 class Elsewhere:
     """Another process that reads `TEXT` as `book.txt`."""
 
-    def __init__(self, processes: Any, model: Path, cache: Path, checkpoint_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        processes: Any,
+        model: Path,
+        cache: Path,
+        checkpoint_s: float = 10.0,
+        hold_after: int | None = None,
+    ) -> None:
         self.told, its = processes.Pipe()
-        arguments = (str(model), str(cache.parent), TEXT, its, checkpoint_s)
+        arguments = (str(model), str(cache.parent), TEXT, its, checkpoint_s, hold_after)
         self.process = processes.Process(target=read_and_keep, args=arguments)
         self.process.start()
         its.close()
@@ -117,13 +124,13 @@ class Elsewhere:
         """All that it tells, up to one of these."""
         told: list[Any] = []
         while not told or told[-1] not in ends:
-            assert self.told.poll(60)
+            assert self.told.poll(200)
             told.append(self.told.recv())
         return told
 
     def rest(self) -> list[Any]:
         """All that it still tells."""
-        self.process.join(60)
+        self.process.join(200)
         told = []
         while self.told.poll():
             try:
@@ -142,7 +149,8 @@ def test_a_killed_reading_goes_on_at_its_last_checkpoint(
     engine = load()
     moments = random.Random(3)
     for n in moments.sample(range(5, 17), 3):
-        other = Elsewhere(processes, model, cache, checkpoint_s=0.0)
+        # Held before its end, which it could reach otherwise before it is killed.
+        other = Elsewhere(processes, model, cache, checkpoint_s=0.0, hold_after=16)
         other.until(n)
         assert [partial.is_going_on for partial in IndexFolder(cache).partials()] == [True]
         other.process.kill()

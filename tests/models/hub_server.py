@@ -113,7 +113,7 @@ class _Handler(BaseHTTPRequestHandler):
         limit = self.server.stop_after
         if self.command == "GET" and limit is not None and len(data) - start > limit:
             self.wfile.write(data[start : start + limit])
-            self.server.closing.wait(120)
+            self.server.closing.wait(600)
             self.close_connection = True
         elif self.command == "GET":
             self.wfile.write(data[start:])

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -64,18 +63,22 @@ def test_what_a_killed_process_left_is_removed(cache):
 
 def test_two_at_once_make_it_once(cache):
     made, notices = [], []
-    entered = threading.Event()
+    entered, noticed = threading.Event(), threading.Event()
+
+    def notice(text):
+        notices.append(text)
+        noticed.set()
 
     def slowly():
-        with cachedir.new_entry(ENTRY, 1, notices.append) as partial:
+        with cachedir.new_entry(ENTRY, 1, notice) as partial:
             entered.set()
-            time.sleep(0.5)
+            noticed.wait(60)
             made.append(partial)
 
     first = threading.Thread(target=slowly)
     first.start()
-    entered.wait(10)
-    with cachedir.new_entry(ENTRY, 1, notices.append) as partial:
+    entered.wait(60)
+    with cachedir.new_entry(ENTRY, 1, notice) as partial:
         made.append(partial)
     first.join()
     assert made[0] is not None

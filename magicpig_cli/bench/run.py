@@ -18,6 +18,7 @@ from magicpig_cli.bench.decode import (
     extend_session,
     measure_decode,
     read_text,
+    require_full_layers,
 )
 from magicpig_cli.bench.kernel import KernelFigures, measure_kernel
 from magicpig_cli.bench.keys import KeySet, generate_keys
@@ -101,9 +102,12 @@ def bench_model(
 
     Raises
     ------
+    UsageError
+        If some of the model's layers keep only a window.
     DoesNotFit
         If there is no memory for one of the contexts, before the first is measured.
     """
+    require_full_layers(engine)
     require_model(engine, contexts, lambda ctx: _params(ctx, options))
     n_real = min(REAL_TOKENS, min(contexts), engine.loaded.context_tokens)
     progress(f"reading {n_real:,} tokens of real text")

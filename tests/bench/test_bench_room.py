@@ -16,7 +16,7 @@ from small import small_model
 from magicpig_cli.bench.room import layer_bytes, require_model
 from magicpig_cli.bench.run import SHAPES, BenchOptions, bench_model
 from magicpig_cli.engine.engine import Engine, EngineSettings
-from magicpig_cli.errors import DoesNotFit
+from magicpig_cli.errors import DoesNotFit, UsageError
 from magicpig_cli.lsh.params import LshParams
 
 GB = 1_000_000_000
@@ -73,3 +73,13 @@ def test_the_need_of_one_layer_is_its_real_peak() -> None:
     peak = json.loads(result.stdout)["memory"]["host_peak_bytes"]
     needed = layer_bytes(SHAPES["llama-3.2-1b"][0], ctx, LshParams(10, tables))
     assert 0.9 * peak <= needed <= 1.5 * peak
+
+
+def test_a_model_whose_layers_keep_a_window_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    changes = {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"] * 2}
+    folder = small_model(tmp_path / "model", "gemma2", **changes)
+    engine = Engine.load(EngineSettings(model=str(folder), device="cpu"))
+    said: list[str] = []
+    with pytest.raises(UsageError, match=r"2 of the 4 layers of .* keep only a sliding window"):
+        next(bench_model(engine, [1000], BenchOptions(), said.append))
+    assert said == []

@@ -7,6 +7,7 @@ printed in one place, `cli.exits`.
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar
 
 
@@ -51,3 +52,19 @@ class ModelUnavailable(MagicPigError):
     """A model cannot be had: gated, unknown, offline, or no such folder (status 1)."""
 
     kind = "model_unavailable"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: Python's own error, torch's for a GPU, an allocator's or the system's."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    # torch's allocator for host memory, CUDA's libraries, and a file that cannot be mapped.
+    return isinstance(error, RuntimeError | OSError) and tells_of_no_memory(str(error))
+
+
+def tells_of_no_memory(text: str) -> bool:
+    """Whether a library's message or a traceback says that memory ran out."""
+    said = text.lower()
+    return any(words in said for words in ("allocate memory", "out of memory", "memoryerror"))

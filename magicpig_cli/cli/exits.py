@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import typer
 
 from magicpig_cli.cli.signals import Interrupted, Signals
-from magicpig_cli.errors import MagicPigError
+from magicpig_cli.errors import MagicPigError, is_out_of_memory
 from magicpig_cli.views.base import Ending, Failure, View
 from magicpig_cli.views.streams import Messages, OutputError, ReaderGone, Streams
 from magicpig_cli.views.text import harmless
@@ -48,7 +48,7 @@ def ending_of(error: BaseException, signals: Signals | None = None) -> Ending:
         return Ending(error.exit_status, Failure(error.kind, _one_line(error.sentence)))
     if isinstance(error, _CommandLineError):
         return Ending(2, Failure("usage", _command_line_sentence(error)))
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return Ending(1, Failure("out_of_memory", _out_of_memory_sentence(error)))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" while writing {error.filename}" if error.filename else ""
@@ -151,16 +151,6 @@ def _command_line_sentence(error: Any) -> str:
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "magicpig"
     return f"{message}; see `{path} --help`"
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Python's own, torch's for a GPU, and the allocator's for host memory (a bare RuntimeError)."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("can't allocate memory" in text or "out of memory" in text)
 
 
 def _out_of_memory_sentence(error: BaseException) -> str:

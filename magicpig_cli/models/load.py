@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import torch
 
 from magicpig_cli.attention.hook import ATTENTION_NAME, register_attention
-from magicpig_cli.errors import DamagedFile, UsageError
+from magicpig_cli.errors import DamagedFile, UsageError, is_out_of_memory, tells_of_no_memory
 from magicpig_cli.models.architectures import read_config
 from magicpig_cli.models.bits import check_quantization
+from magicpig_cli.models.heap import returned_when_freed
 from magicpig_cli.models.linear import pack_linears
 from magicpig_cli.models.machine import room
 from magicpig_cli.models.plan import PlanOptions, require_weights
 from magicpig_cli.models.profiles import context_tokens
-from magicpig_cli.models.quantize import check_quantizable, loading_options, n_weights, pack_quantized
+from magicpig_cli.models.quantize import (
+    check_quantizable,
+    leave_file,
+    loading_options,
+    n_weights,
+    pack_quantized,
+    unpacking_options,
+)
 from magicpig_cli.models.rotation import settle_rotation, stretch_rotation, stretched
 from magicpig_cli.models.shape import ModelShape
 from magicpig_cli.models.survey import shape_of_model_folder
@@ -156,29 +164,36 @@ def load_model(
     # Straight to the GPU, file by file, so that the host never holds them all.
     placed = {"device_map": {"": device}} if on_gpu else {}
     placed |= loading_options(quantization, _DTYPES[name], device)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, **common)
-        model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=_DTYPES[name],
-            attn_implementation=ATTENTION_NAME,
-            **placed,
-            **common,
-        )
-    except ImportError as error:
-        reason = " ".join(str(error).split())
-        raise UsageError(f"{model_id} needs a library that is not installed: {reason[:200]}") from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        if _is_out_of_memory(error):
-            raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
-    model.eval().requires_grad_(False)
-    settle_rotation(model)
-    if not on_gpu:
-        pack_quantized(model, model_id)
-        pack_linears(model)
+    placed |= unpacking_options(config)
+    with returned_when_freed():
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, **common)
+            model = AutoModelForCausalLM.from_pretrained(
+                folder,
+                config=config,
+                dtype=_DTYPES[name],
+                attn_implementation=ATTENTION_NAME,
+                **placed,
+                **common,
+            )
+        except ImportError as error:
+            reason = " ".join(str(error).split())
+            raise UsageError(f"{model_id} needs a library that is not installed: {reason[:200]}") from error
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            cause = _hidden_cause(error) or str(error).strip() or type(error).__name__
+            if tells_of_no_memory(cause):
+                raise MemoryError(cause) from error
+            reason = cause.splitlines()[0]
+            raise DamagedFile(f"{folder} cannot be loaded as a model: {reason}") from error
+        model.eval().requires_grad_(False)
+        settle_rotation(model)
+        if not on_gpu:
+            pack_quantized(model, model_id)
+            if quantization != "none":
+                leave_file(model)
+            pack_linears(model)
     return LoadedModel(
         model,
         tokenizer,
@@ -190,12 +205,20 @@ def load_model(
     )
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Memory that ran out while loading is no damage."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOMEM
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and ("allocate memory" in text or "out of memory" in text)
+def _hidden_cause(error: Exception) -> str | None:
+    """What went wrong with the first weight that transformers could not convert; None if that was not it.
+
+    It collects such errors, goes on, and in the end says only that there were some. They are in a local
+    variable of the function that raises, as tracebacks that end with the errors' own lines.
+    """
+    for frame, _ in walk_tb(error.__traceback__):
+        found = getattr(frame.f_locals.get("loading_info"), "conversion_errors", None)
+        if isinstance(found, dict) and found:
+            lines = [line for line in str(next(iter(found.values()))).splitlines() if line.strip()]
+            # The line after the last that belongs to a file's place is the error's.
+            places = [i for i, line in enumerate(lines) if line.startswith("  ")]
+            return lines[min(places[-1] + 1, len(lines) - 1)] if places else lines[0]
+    return None
 
 
 def _stops(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -23,6 +23,8 @@ from magicpig_cli.models.linear import PackedLinear
 
 # How an int4 weight is stored: 16 values that divide a normal distribution evenly (arXiv 2305.14314).
 _FOUR_BITS = "nf4"
+# Types of weights by which the library's layers are known.
+_LIBRARY_WEIGHTS = ("Int8Params", "Params4bit")
 
 
 def check_quantizable(config: Any, model_id: str) -> None:
@@ -83,6 +85,21 @@ def loading_options(quantization: str, dtype: torch.dtype, device: torch.device)
             bnb_4bit_use_double_quant=device.type == "cuda",
         )
     return {"quantization_config": config, "device_map": {"": str(device)}}
+
+
+def unpacking_options(config: Any) -> dict[str, Any]:
+    """What `from_pretrained` takes to unpack experts in mxfp4 (gpt-oss) as it reads them; nothing for others.
+
+    Left to itself it keeps them packed where it finds a package that fetches kernels from the hub, and
+    unpacks them elsewhere, so that no plan could tell how many bytes they take.
+    """
+    stored = getattr(config, "quantization_config", None)
+    values = stored if isinstance(stored, dict) else vars(stored) if stored is not None else {}
+    if str(getattr(values.get("quant_method"), "value", values.get("quant_method"))) != "mxfp4":
+        return {}
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    return {"quantization_config": Mxfp4Config(dequantize=True)}
 
 
 def _try_library(quantization: str, device: torch.device) -> None:
@@ -200,29 +217,46 @@ def pack_quantized(model: nn.Module, model_id: str) -> None:
     UsageError
         If a layer's rows cannot be cut into blocks.
     """
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            packed = _packed(child, f"the layer {name} of {model_id}")
-            if packed is not None:
-                packed.train(child.training)
-                setattr(parent, name, packed)
+    # By name: a list of the modules themselves would keep every weight until the last one is packed.
+    for name in [name for name, module in model.named_modules() if _kind(module) in _LIBRARY_WEIGHTS]:
+        parent, _, own = name.rpartition(".")
+        holder = model.get_submodule(parent)
+        layer = getattr(holder, own)
+        packed = _packed(layer, f"the layer {name} of {model_id}")
+        packed.train(layer.training)
+        setattr(holder, own, packed)
+        # A 4-bit weight knows its layer, and such a circle would live until Python looks for some.
+        del layer.weight, layer
 
 
-def _packed(module: nn.Module, what: str) -> PackedLinear | None:
-    weight: Any = getattr(module, "weight", None)
-    kind = type(weight).__name__
-    if kind == "Int8Params":
+def leave_file(model: nn.Module) -> None:
+    """Copy the weights that are as their file has them, in place, so that its mapping ends.
+
+    What was quantised has been read from there too, and every page that was read counts as this process's
+    memory as long as one weight lies in the mapping.
+    """
+    for module in model.modules():
+        if not isinstance(module, Int8Linear | Int4Linear):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.clone()
+
+
+def _kind(module: nn.Module) -> str:
+    return type(getattr(module, "weight", None)).__name__
+
+
+def _packed(module: nn.Module, what: str) -> PackedLinear:
+    weight: Any = module.weight
+    if _kind(module) == "Int8Params":
         absmax = weight.SCB if weight.SCB is not None else module.state.SCB  # type: ignore[union-attr]
         return Int8Linear(weight.data, absmax, module.bias)  # type: ignore[arg-type]
-    if kind == "Params4bit":
-        n_out, n_in = weight.quant_state.shape
-        if n_in % NF4_BLOCK:
-            raise UsageError(
-                f"{what} has rows of {n_in} weights, and int4 on a CPU needs a multiple of {NF4_BLOCK}; "
-                "use --quantize int8"
-            )
-        return Int4Linear(weight.data, weight.quant_state.absmax, (n_out, n_in), module.bias)  # type: ignore[arg-type]
-    return None
+    n_out, n_in = weight.quant_state.shape
+    if n_in % NF4_BLOCK:
+        raise UsageError(
+            f"{what} has rows of {n_in} weights, and int4 on a CPU needs a multiple of {NF4_BLOCK}; "
+            "use --quantize int8"
+        )
+    return Int4Linear(weight.data, weight.quant_state.absmax, (n_out, n_in), module.bias)  # type: ignore[arg-type]
 
 
 def n_weights(module: nn.Module, parameter: nn.Parameter) -> int:

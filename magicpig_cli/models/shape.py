@@ -185,6 +185,8 @@ def layer_windows(text: Any) -> tuple[int | None, ...]:
 def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Shapes by name of all tensors in a folder's safetensors files, from their headers.
 
+    Of experts in mxfp4 (gpt-oss), whose file has blocks and scales, the shape that they are unpacked to.
+
     Raises
     ------
     DamagedFile
@@ -204,8 +206,22 @@ def tensor_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
             shapes |= {
                 name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"
             }
+        shapes = _unpacked(shapes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise DamagedFile(
             f"the weights in {folder} have a header that cannot be read; fetch it again"
         ) from error
     return shapes
+
+
+def _unpacked(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Blocks of mxfp4 beside scales, (experts, n_out, n_in / 32, 16 bytes), as (experts, n_in, n_out)."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        stem, _, part = name.rpartition("_")
+        if part == "blocks" and f"{stem}_scales" in shapes and len(shape) == 4:
+            experts, n_out, blocks, n_bytes = shape
+            found[stem] = (experts, blocks * n_bytes * 2, n_out)
+        elif not (part == "scales" and f"{stem}_blocks" in shapes):
+            found[name] = shape
+    return found

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from command import ROOT, environment, magicpig, one_sentence
+from safetensors.torch import save_file
 from tiny import TOKENS, save_folder, tiny_model, write_gguf
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -23,7 +24,7 @@ from magicpig_cli.attention.registry import METHODS, WITHOUT_BUDGET, MethodOptio
 from magicpig_cli.attention.session import Session
 from magicpig_cli.cli.exits import ending_of
 from magicpig_cli.engine.prefill import decoder_layers, prefill
-from magicpig_cli.errors import DoesNotFit, MagicPigError
+from magicpig_cli.errors import DamagedFile, DoesNotFit, MagicPigError
 from magicpig_cli.lsh.params import LshParams
 from magicpig_cli.lsh.tables import BLOCK_KEYS
 from magicpig_cli.models import machine, plan
@@ -51,9 +52,9 @@ from magicpig_cli.documents.document import Document
 from magicpig_cli.engine.engine import AskRequest, Engine, EngineSettings
 from magicpig_cli.engine.events import Memory, Prompted
 
-model, attention, characters, answer = sys.argv[1:]
+model, attention, characters, answer, quantize = sys.argv[1:]
 text = open("samples/keepers-book.md", encoding="utf-8").read()[: int(characters)]
-engine = Engine.load(EngineSettings(model=model, device="cpu", attention=attention))
+engine = Engine.load(EngineSettings(model=model, device="cpu", attention=attention, quantize=quantize))
 for event in engine.generate(AskRequest([Document("book", text, "utf-8")], "Who?", max_tokens=int(answer))):
     if isinstance(event, Prompted):
         tokens = event.prompt_tokens + int(answer)
@@ -71,19 +72,27 @@ def entry(name: str) -> ModelShape:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("attention", "characters"), [("lsh", 4_000), ("dense", 9_000), ("dsa", 17_000), ("lsh", 17_000)]
+    ("attention", "characters", "quantization"),
+    [
+        ("lsh", 4_000, "none"),
+        ("dense", 9_000, "none"),
+        ("dsa", 17_000, "none"),
+        ("lsh", 17_000, "none"),
+    ],
 )
 def test_the_peak_of_a_real_run_is_within_15_percent_of_its_plan(
-    attention: str, characters: int, embedded_folder: Path
+    attention: str, characters: int, quantization: str, embedded_folder: Path
 ) -> None:
-    arguments = [str(embedded_folder), attention, str(characters), "4"]
+    if quantization != "none":
+        pytest.importorskip("bitsandbytes", reason="the extra `quantize` is not installed")
+    arguments = [str(embedded_folder), attention, str(characters), "4", quantization]
     done = subprocess.run(
         [sys.executable, "-c", ASK, *arguments],
         cwd=ROOT, env=environment(), capture_output=True, check=True, timeout=300,
     )  # fmt: skip
     ctx, peak, kv, tables = json.loads(done.stdout)
     shape = find_shape(str(embedded_folder), "cpu")
-    planned = plan_memory(shape, ctx, PlanOptions(attention=attention))
+    planned = plan_memory(shape, ctx, PlanOptions(attention=attention, quantization=quantization))
     assert planned.host.kv == pytest.approx(kv, rel=0.02)  # rows of tokens that are not generated
     assert planned.host.tables >= tables
     assert planned.host.total == pytest.approx(peak, rel=0.15), f"{peak:,} measured, {planned} planned"
@@ -253,6 +262,61 @@ def test_memory_that_runs_out_while_loading_is_not_called_damage(
         load_model(folder, torch.device("cpu"))
     ending = ending_of(raised.value)
     assert (ending.status, ending.failure.kind if ending.failure else None) == (1, "out_of_memory")
+
+
+def test_memory_that_runs_out_while_a_weight_is_converted_is_not_called_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers collects such errors and in the end raises one that does not say what they were."""
+    folder = mxfp4_folder(tmp_path)
+    said = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried to allocate"
+
+    def failing(error: Exception) -> Any:
+        def convert(*arguments: Any, **options: Any) -> None:
+            raise error
+
+        return convert
+
+    for error in (RuntimeError(said), MemoryError()):
+        monkeypatch.setattr("transformers.integrations.mxfp4.Mxfp4Dequantize.convert", failing(error))
+        with pytest.raises(MemoryError) as raised:
+            load_model(folder, torch.device("cpu"))
+        ending = ending_of(raised.value)
+        assert (ending.status, ending.failure.kind if ending.failure else None) == (1, "out_of_memory")
+    broken = ValueError("blocks and scales do not match")
+    monkeypatch.setattr("transformers.integrations.mxfp4.Mxfp4Dequantize.convert", failing(broken))
+    with pytest.raises(DamagedFile, match=r"cannot be loaded as a model: .*blocks and scales do not match"):
+        load_model(folder, torch.device("cpu"))
+
+
+def mxfp4_folder(folder: Path) -> Path:
+    """A gpt-oss whose experts are stored as its makers do: blocks of 32 in 4 bits, a scale each."""
+    model = tiny_model("gpt_oss", num_local_experts=4, num_experts_per_tok=2, intermediate_size=64)
+    save_folder(model, folder, tokenizer())
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            experts, n_in, n_out = tensor.shape
+            size = (experts, n_out, n_in // 32, 16)
+            tensors[f"{name}_blocks"] = torch.randint(0, 256, size, dtype=torch.uint8)
+            tensors[f"{name}_scales"] = torch.full(size[:3], 120, dtype=torch.uint8)
+        else:
+            tensors[name] = tensor.contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def test_experts_in_mxfp4_are_planned_as_they_are_unpacked(tmp_path: Path) -> None:
+    folder = mxfp4_folder(tmp_path)
+    shape = find_shape(str(folder), "cpu")
+    loaded = load_model(folder, torch.device("cpu"))
+    assert shape.parameters == loaded.n_parameters
+    planned = plan_memory(shape, 100, PlanOptions()).device.weights
+    assert planned == pytest.approx(loaded.weight_bytes, rel=0.02)
+    assert planned > 1.5 * (folder / "model.safetensors").stat().st_size
 
 
 def test_a_gguf_file_is_planned_without_being_unpacked(tmp_path: Path, monkeypatch: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from command import environment, magicpig, one_sentence
+from command import ROOT, environment, magicpig, one_sentence
 from small import small_model
 from tiny import tiny_model, write_gguf
 from torch import nn
@@ -19,7 +22,7 @@ from magicpig_cli.engine.prefill import decoder_layers, prefill
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.engine.stepgraph import StepGraph
 from magicpig_cli.errors import MagicPigError, UsageError
-from magicpig_cli.models import bits, quantize
+from magicpig_cli.models import bits, heap, quantize
 from magicpig_cli.models.bits import QUANTIZATIONS, check_quantization
 from magicpig_cli.models.gemv import MAX_ROWS
 from magicpig_cli.models.linear import PackedLinear, upcast
@@ -82,6 +85,50 @@ def test_a_row_of_zeros_stays_zero() -> None:
         holder = nn.Sequential(theirs)
         quantize.pack_quantized(holder, "a model")
         assert torch.equal(holder[0](torch.ones(1, 64)), torch.zeros(1, 4))
+
+
+@EACH
+def test_no_layer_of_the_library_outlives_its_packing(
+    quantization: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a model is held twice, in library's form and in ours."""
+    holder = nn.Sequential(*(library_layer(quantization, torch.ones(64, 64), None)[0] for _ in range(4)))
+    weights = [weakref.ref(layer.weight) for layer in holder]
+    pack, alive = quantize._packed, []
+
+    def watched(module: nn.Module, what: str) -> PackedLinear:
+        alive.append(sum(weight() is not None for weight in weights))
+        return pack(module, what)
+
+    monkeypatch.setattr(quantize, "_packed", watched)
+    quantize.pack_quantized(holder, "a model")
+    assert alive == [4, 3, 2, 1]
+
+
+@pytest.mark.skipif(heap._libc() is None, reason="not the C library of GNU")
+def test_what_is_freed_while_loading_is_the_systems_again() -> None:
+    """Wide arrays between lasting ones, as packing leaves them."""
+    code = (
+        "import psutil, torch\n"
+        "from magicpig_cli.models.heap import returned_when_freed\n"
+        "rss = lambda: psutil.Process().memory_info().rss\n"
+        "torch.empty(7 << 20).fill_(1)\n"  # 28 MB, freed: from now on glibc keeps arrays up to that size
+        "with returned_when_freed():\n"
+        "    before = rss()\n"
+        "    wide, kept = [], []\n"
+        "    for _ in range(100):\n"
+        "        wide.append(torch.ones(1 << 19))\n"  # 2 MB
+        "        kept.append(torch.ones(1 << 14))\n"  # 64 KB
+        "    held = rss()\n"
+        "    wide.clear()\n"
+        "    print(held - before, rss() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment(), capture_output=True, check=True
+    )
+    held, left = map(int, done.stdout.split())
+    assert held > 200_000_000
+    assert left < 60_000_000
 
 
 @pytest.fixture(scope="module")

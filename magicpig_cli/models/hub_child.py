@@ -19,7 +19,6 @@ UNWANTED = ("*/*", "consolidated*", "training_args*")
 
 
 def main(hub_id: str, plan_file: str) -> dict[str, str]:
-    from httpx import TimeoutException
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -47,9 +46,9 @@ def main(hub_id: str, plan_file: str) -> dict[str, str]:
     except OSError as error:
         kind = "full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "unreachable"
         return {"error": kind, "message": str(error)}
-    except TimeoutException:
-        return {"error": "unreachable", "message": f"no answer within {_silence_s():g} seconds"}
     except Exception as error:  # its HTTP library has errors of its own, which differ between releases
+        if "Timeout" in type(error).__name__:
+            return {"error": "unreachable", "message": "it did not answer in time"}
         return {"error": "unreachable", "message": f"{type(error).__name__}: {error}"}
     return {"folder": folder}
 

@@ -14,7 +14,7 @@ _HEADINGS = {
     "Model and machine": (
         "--model", "--device", "--dtype", "--quantize", "--rope", "--threads", "--offline",
     ),
-    "Document": ("--section", "--pages", "--lines", "--prefill", "--no-cache", "--show-text"),
+    "Document": ("--section", "--pages", "--lines", "--no-cache", "--show-text"),
     "Attention": (
         "--attention", "--bits", "--tables", "--collisions", "--dense-layers", "--budget", "--tolerance",
     ),

@@ -9,6 +9,7 @@ parts may hold control tokens.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from jinja2.exceptions import TemplateError
 from tokenizers import Tokenizer
 
 from magicpig_cli.documents import Document
+from magicpig_cli.documents.sources import STANDARD_INPUT
 from magicpig_cli.engine.events import DocumentInfo
 from magicpig_cli.engine.sizes import part_sizes
 from magicpig_cli.errors import DoesNotFit, UsageError
@@ -270,7 +272,7 @@ class PromptBuilder:
         room = self.room_tokens()
         sections = [part for part in document.parts if part.kind != "page"]
         fitting = [size for size in part_sizes(document, sections, self.count) if size.tokens <= room]
-        source = document.source
+        source = "-" if document.source == STANDARD_INPUT else shlex.quote(document.source)
         if not fitting:
             paged = len(sections) < len(document.parts)
             option = "--pages A-B or --lines A:B" if paged else "--lines A:B"

@@ -110,7 +110,7 @@ def test_given_bits_and_tables_stand():
     assert lsh_params(5000, 7).n_bits == 7
     assert lsh_params(5000, n_tables=33).n_tables == 33
     assert lsh_params(5000, min_collisions=3).min_collisions == 3
-    assert lsh_params(500_000, seed=7) == LshParams(10, 75, 2, 7)
+    assert lsh_params(500_000, seed=7) == LshParams(10, 150, 3, 7)
 
 
 def test_collisions_follow_bits_and_tables_that_are_given():

@@ -75,6 +75,11 @@ class StepStats:
         """Of the outputs that a tolerance judged, how many were attended exactly."""
         return self.heads_exact / self.heads_judged if self.heads_judged else None
 
+    @property
+    def resampled_share(self) -> float | None:
+        """Of the outputs that a tolerance judged, how many were attended again with more of the keys."""
+        return self.heads_resampled / self.heads_judged if self.heads_judged else None
+
 
 @dataclass(frozen=True, slots=True)
 class Weighed:

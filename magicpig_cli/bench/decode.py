@@ -47,6 +47,7 @@ class DecodeFigures:
     sampled_share: float | None
     estimated_error: float | None
     exact_share: float | None
+    resampled_share: float | None
     kv_bytes: int
     table_bytes: int
 
@@ -152,6 +153,7 @@ def measure_decode(engine: Engine, session: Session, sampled: Session, rounds: i
         sampled_share=totals.sampled_share,
         estimated_error=totals.estimated_error,
         exact_share=totals.exact_share,
+        resampled_share=totals.resampled_share,
         kv_bytes=sampled.kv_bytes,
         table_bytes=sampled.table_bytes,
     )

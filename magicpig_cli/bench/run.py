@@ -235,6 +235,7 @@ def _decode_json(figures: DecodeFigures) -> dict[str, Any]:
         "sampled_share": figures.sampled_share,
         "estimated_error": figures.estimated_error,
         "exact_share": figures.exact_share,
+        "resampled_share": figures.resampled_share,
         "kv_bytes": figures.kv_bytes,
         "table_bytes": figures.table_bytes,
     }

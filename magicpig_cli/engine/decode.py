@@ -79,6 +79,7 @@ def decode(
         estimated_error=totals.estimated_error,
         seed=sampler.seed,
         exact_share=totals.exact_share,
+        resampled_share=totals.resampled_share,
     )
 
 
@@ -92,4 +93,5 @@ def _step_event(index: int, step_ms: float, stats: StepStats) -> Step:
         sampled_share=stats.sampled_share,
         estimated_error=stats.estimated_error,
         exact_share=stats.exact_share,
+        resampled_share=stats.resampled_share,
     )

@@ -214,8 +214,9 @@ class Step:
     `sampled_share` is keys sampled over keys offered, over all sampled layers and heads, None
     where the method does not sample; `estimated_error` is the root mean square over layers
     and heads of the estimated relative L2 error of an attention output, None likewise. `exact_share` is
-    the share of those outputs that were attended exactly because their estimate exceeded the tolerance, None
-    without one; what was read for them counts in `sampled_share`.
+    the share of those outputs that were attended exactly because their estimate exceeded the tolerance,
+    `resampled_share` of those for which more of the keys were enough, None without one; what was read for
+    them counts in `sampled_share`.
     """
 
     index: int
@@ -226,6 +227,7 @@ class Step:
     sampled_share: float | None
     estimated_error: float | None
     exact_share: float | None = None
+    resampled_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,7 @@ class Finished:
     estimated_error: float | None
     seed: int | None
     exact_share: float | None = None
+    resampled_share: float | None = None
 
 
 Event = (

@@ -116,6 +116,7 @@ def _attention(track: Track) -> dict[str, Any] | None:
         "estimated_error": track.estimated_error,
         "tolerance": info.tolerance,
         "exact_share": track.exact_share,
+        "resampled_share": track.resampled_share,
     }
 
 

@@ -68,8 +68,8 @@ def figures(track: Track, glyphs: Glyphs) -> list[str]:
         words.append(f"sampled {percent(track.sampled_share)}")
     if track.estimated_error is not None:
         words.append(f"error {percent(track.estimated_error)}")
-    if track.exact_share is not None:
-        words.append(f"made exact {percent(track.exact_share)}")
+    if track.exact_share is not None and track.resampled_share is not None:
+        words.append(f"more, all keys {percent(track.resampled_share)}, {percent(track.exact_share)}")
     words += [f"{name} {amount}" for name, amount in _memory(track)]
     return words
 
@@ -114,8 +114,8 @@ def _attention(track: Track) -> list[tuple[str, str]]:
         pairs.append(("sampled keys", percent(track.sampled_share)))
     if track.estimated_error is not None:
         pairs.append(("estimated error", percent(track.estimated_error)))
-    if track.exact_share is not None:
-        pairs.append(("made exact", percent(track.exact_share)))
+    if track.exact_share is not None and track.resampled_share is not None:
+        pairs.append(("more, all keys", f"{percent(track.resampled_share)}, {percent(track.exact_share)}"))
     return pairs
 
 

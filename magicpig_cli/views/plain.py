@@ -141,8 +141,9 @@ def summary_line(track: Track, columns: int | None = None) -> str:
         parts.append(f"sampled {percent(track.sampled_share)} of keys")
     if track.estimated_error is not None:
         parts.append(f"estimated error {percent(track.estimated_error)}")
-    if track.exact_share is not None:
-        parts.append(f"made exact {percent(track.exact_share)} of heads")
+    if track.exact_share is not None and track.resampled_share is not None:
+        more, all_keys = percent(track.resampled_share), percent(track.exact_share)
+        parts.append(f"more keys for {more} of heads, all for {all_keys}")
     while columns is not None and len(parts) > 1 and len(", ".join(parts)) > columns:
         parts.pop()
     return ", ".join(parts)

@@ -172,6 +172,13 @@ class Track:
         return _mean([step.exact_share for step in tuple(self.steps) if step.exact_share is not None])
 
     @property
+    def resampled_share(self) -> float | None:
+        """Head outputs for which a tolerance had more of the keys read."""
+        if self.finished:
+            return self.finished.resampled_share
+        return _mean([step.resampled_share for step in tuple(self.steps) if step.resampled_share is not None])
+
+    @property
     def prefill_tokens_per_s(self) -> float | None:
         """Over the work done so far: a share of the work counts as that share of the tokens."""
         if self.prefilled:

@@ -114,6 +114,7 @@ def test_a_cut_answer_says_so(book: Path, env: dict[str, str]) -> None:
         "estimated_error": None,
         "tolerance": None,
         "exact_share": None,
+        "resampled_share": None,
     }
     assert sum("--max-tokens" in line for line in result.err.splitlines()) == 1
 

@@ -77,14 +77,15 @@ def test_means_look_back_a_while_and_end_with_the_engines() -> None:
 def test_what_a_tolerance_made_exact_is_told_and_without_one_nothing_is() -> None:
     track, _ = folded(list(request(["a"])))
     assert track.exact_share is None
-    assert "exact" not in summary_line(track)
+    assert "more keys" not in summary_line(track)
     track = Track()
     for share in (0.1, 0.3):
-        track.fold(Step(0, 10.0, 4.0, 1.0, 3.0, 0.05, 0.02, share))
+        track.fold(Step(0, 10.0, 4.0, 1.0, 3.0, 0.05, 0.02, share, 2 * share))
     assert track.exact_share == pytest.approx(0.2)
-    track.fold(Finished("stop", "", 2, 1.0, 70.0, 4.0, 0.06, 0.03, None, 0.25))
-    assert track.exact_share == 0.25
-    assert summary_line(track).endswith("estimated error 3.0 %, made exact 25 % of heads")
+    assert track.resampled_share == pytest.approx(0.4)
+    track.fold(Finished("stop", "", 2, 1.0, 70.0, 4.0, 0.06, 0.03, None, 0.25, 0.5))
+    assert (track.exact_share, track.resampled_share) == (0.25, 0.5)
+    assert summary_line(track).endswith("estimated error 3.0 %, more keys for 50 % of heads, all for 25 %")
 
 
 def test_methods_that_do_not_sample_have_no_share() -> None:

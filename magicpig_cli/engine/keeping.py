@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SPARE_FROM_TOKENS = 16_384
 _SPARE_TOKENS = 8_192
 # Tables are kept, not built anew, where they take no more than this share of keys and values (docs/index.md).
-_TABLES_SHARE = 1.0
+_TABLES_SHARE = 1.25
 # Checkpoints of a reading are so far apart, and further where one takes more than this share of that time.
 _CHECKPOINT_S = 10.0
 _CHECKPOINT_SHARE = 0.01

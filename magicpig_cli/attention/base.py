@@ -207,6 +207,11 @@ class LayerAttention(ABC):
         """Host memory that the method keeps beside the keys and values."""
         return 0
 
+    @property
+    def device_kv_bytes(self) -> int:
+        """Device memory of the keys and values that stay there, beside those of the store."""
+        return 0
+
 
 class AttentionMethod(ABC):
     """A method with its parameters: a frozen dataclass whose fields are the paper's, with defaults."""

@@ -77,6 +77,10 @@ class DeviceDense(LayerAttention):
     def rewind(self, mark: Any) -> None:
         self._n_tokens = min(self._n_tokens, mark)
 
+    @property
+    def device_kv_bytes(self) -> int:
+        return self._keys.nbytes + self._values.nbytes
+
     def _follow_store(self) -> None:
         """Copy what the store has gained since the last call."""
         store = self._context.store

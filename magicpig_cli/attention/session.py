@@ -245,3 +245,8 @@ class Session:
     @property
     def table_bytes(self) -> int:
         return sum(attention.table_bytes for attention in self.attentions if attention is not None)
+
+    @property
+    def device_kv_bytes(self) -> int:
+        """Keys and values that stay on the device."""
+        return sum(attention.device_kv_bytes for attention in self.attentions if attention is not None)

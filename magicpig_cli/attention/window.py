@@ -62,6 +62,10 @@ class DeviceWindow(SlidingWindow):
     def rewind(self, mark: Any) -> None:
         self._start = self._stop = 0
 
+    @property
+    def device_kv_bytes(self) -> int:
+        return self._keys.nbytes + self._values.nbytes
+
     def _follow_store(self) -> None:
         """Send what the store has gained; from the front again when there is no room, or a gap."""
         store, first = self._context.store, self._first()

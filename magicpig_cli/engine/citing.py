@@ -138,7 +138,7 @@ class Citing:
         )
 
     def cited(self, count: int) -> Cited:
-        """The passages that were stand out most, at most `count`."""
+        """The passages that stand out most, at most `count`."""
         starts = [self._prompts.token_starts(document) for document in self._documents]
         total = np.zeros(self._stop - self._start)
         for looks in self._looks.values():

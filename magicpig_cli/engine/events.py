@@ -232,7 +232,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes in use now and at the peak. Device fields are None without a GPU."""
+    """Bytes in use now and at the peak. Device fields are None without a GPU.
+
+    `device_kv_bytes` is the part of the device's that holds keys and values of exact and sliding layers.
+    """
 
     host_bytes: int
     host_peak_bytes: int
@@ -243,6 +246,7 @@ class Memory:
     weight_bytes: int
     kv_bytes: int
     table_bytes: int
+    device_kv_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,4 +45,5 @@ def measure_memory(device: torch.device, session: Session, weight_bytes: int) ->
         weight_bytes=weight_bytes,
         kv_bytes=session.kv_bytes,
         table_bytes=session.table_bytes,
+        device_kv_bytes=session.device_kv_bytes,
     )

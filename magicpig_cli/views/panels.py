@@ -130,6 +130,8 @@ def _memory(track: Track) -> list[tuple[str, str]]:
     if memory.device_bytes is not None and memory.device_total_bytes is not None:
         free = memory.device_total_bytes - memory.device_bytes
         pairs.append(("GPU", f"{byte_size(memory.device_bytes)}, {byte_size(free)} free"))
+        if memory.device_kv_bytes:
+            pairs.append(("static KV", byte_size(memory.device_kv_bytes)))
     return pairs
 
 

@@ -67,6 +67,9 @@ def test_keys_kept_on_a_device_follow_the_store() -> None:
     device.prefilled(torch.empty(0))
     host.prefilled(torch.empty(0))
     compare()
+    # Two KV heads, keys and values, 32 numbers of two bytes, for all that the store has room for.
+    assert device.device_kv_bytes == 2 * 2 * 32 * 2 * store.capacity
+    assert host.device_kv_bytes == 0
     mark, stored = device.mark(), store.mark()
     for token in range(48, 60):
         store.write(token, *rows(1))

@@ -44,6 +44,7 @@ def memory(device: e.DeviceInfo = CPU) -> e.Memory:
         weight_bytes=MODEL.weight_bytes,
         kv_bytes=139_200_000,
         table_bytes=92_400_000,
+        device_kv_bytes=305_000_000 if gpu else 0,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from recorded import GPU, loading, memory, prefilling, request
 
@@ -74,7 +76,9 @@ def test_a_gpu_is_shown_with_its_free_memory() -> None:
     )
     assert "host" in text
     events = [*request(["It"] * 9), memory(GPU)]
-    assert "5.02 GB, 7.86 GB free" in "\n".join(drawn(events, Size(100, 30)))
+    text = "\n".join(drawn(events, Size(100, 30)))
+    assert "5.02 GB, 7.86 GB free" in text
+    assert re.search("static KV +305 MB", text)
 
 
 def test_a_narrow_screen_keeps_the_end_of_the_answer_and_the_figures() -> None:

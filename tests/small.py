@@ -17,7 +17,9 @@ CHATML = (
 )
 
 
-def small_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any) -> Path:
+def small_model(
+    folder: Path, kind: str = "llama", seed: int = 0, endless: bool = False, **changes: Any
+) -> Path:
     """Write the model's folder and give it back.
 
     Parameters
@@ -27,6 +29,8 @@ def small_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any
         Of configuration, as transformers names it.
     seed : int
         Of the weights.
+    endless : bool
+        No token ends an answer. Otherwise one of some 260 does, whenever it is drawn.
     changes
         To the configuration.
     """
@@ -37,13 +41,16 @@ def small_model(folder: Path, kind: str = "llama", seed: int = 0, **changes: Any
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(SPECIAL)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHATML
+        tokenizer_object=backend,
+        eos_token=None if endless else "<|im_end|>",
+        pad_token="<|endoftext|>",
+        chat_template=CHATML,
     )
     shape: dict[str, Any] = {
         "vocab_size": len(vocabulary), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
         "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 8192,
-        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 0,
-        "initializer_range": 0.3,
+        "tie_word_embeddings": False, "bos_token_id": 0, "eos_token_id": None if endless else 2,
+        "pad_token_id": 0, "initializer_range": 0.3,
     }  # fmt: skip
     torch.manual_seed(seed)
     config = AutoConfig.for_model(kind, **{**shape, **changes})

@@ -21,6 +21,13 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return environment(MAGICPIG_MODEL=str(small_model(tmp_path_factory.mktemp("model"))))
 
 
+@pytest.fixture(scope="module")
+def endless(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """With a model whose answers last until they are stopped."""
+    folder = small_model(tmp_path_factory.mktemp("endless"), endless=True)
+    return environment(MAGICPIG_MODEL=str(folder))
+
+
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
     path = tmp_path / "book.txt"
@@ -68,9 +75,9 @@ def test_standard_input_is_no_document_of_a_chat(env: dict[str, str]) -> None:
     assert (result.status, one_sentence(result.err)) == (2, True)
 
 
-def test_on_a_terminal(book: Path, env: dict[str, str]) -> None:
+def test_on_a_terminal(book: Path, endless: dict[str, str]) -> None:
     """Line editing, history, Ctrl-C in an answer and at the prompt, commands, Ctrl-D."""
-    terminal = Terminal([*MAGICPIG, "chat", str(book), "-n", "7000", "--temperature", "5"], 100, 40, env)
+    terminal = Terminal([*MAGICPIG, "chat", str(book), "-n", "7000", "--temperature", "5"], 100, 40, endless)
     terminal.wait_for("leaves.\n>")
     terminal.process.send("Whichx\b pump?\r")
     terminal.wait_for(lambda: b"ms/token" in terminal.raw)  # the panels: it answers
@@ -88,9 +95,9 @@ def test_on_a_terminal(book: Path, env: dict[str, str]) -> None:
     assert "Traceback" not in terminal.everything
 
 
-def test_stopped_in_an_answer_and_ended_at_the_prompt(book: Path, env: dict[str, str]) -> None:
+def test_stopped_in_an_answer_and_ended_at_the_prompt(book: Path, endless: dict[str, str]) -> None:
     """Ctrl-Z and `fg`; SIGTERM while the line editor has the terminal in hand."""
-    terminal = Terminal(["bash", "--norc", "-i"], 100, 40, env | {"PS1": "$ "})
+    terminal = Terminal(["bash", "--norc", "-i"], 100, 40, endless | {"PS1": "$ "})
     terminal.wait_for("$")
     terminal.process.sendline(f"{' '.join(MAGICPIG)} chat {book} -n 7000 --temperature 5")
     terminal.wait_for("leaves.\n>")

@@ -7,14 +7,14 @@ prompts from 3,000 tokens on.
 
 from __future__ import annotations
 
-from magicpig_cli.lsh.params import LshParams
+from magicpig_cli.lsh.params import MOST_COLLISIONS, LshParams
 
 # (prompt tokens up to which it serves, K, L, M), measured in docs/accuracy.md.
 _BY_LENGTH = ((600, 8, 160, 2), (1_500, 8, 160, 4), (12_000, 8, 160, 6))
 # Beyond: K and L as published (arXiv 2410.16179, section 5). With M=2, as there, heads that sample together
 # would read three times as many rows.
 _LONG = (10, 150, 3)
-_PUBLISHED_COLLISIONS = 2
+_PUBLISHED = LshParams()
 
 
 def lsh_params(
@@ -40,8 +40,8 @@ def lsh_params(
         (choice for limit, *choice in _BY_LENGTH if prompt_tokens <= limit), _LONG
     )
     if n_bits is not None:
-        collisions = _PUBLISHED_COLLISIONS
+        collisions = _PUBLISHED.min_collisions
     elif n_tables is not None:
-        collisions = max(_PUBLISHED_COLLISIONS, round(collisions * n_tables / tables))
+        collisions = max(_PUBLISHED.min_collisions, round(collisions * n_tables / tables))
     chosen = n_tables or tables
-    return LshParams(n_bits or bits, chosen, min_collisions or min(collisions, chosen, 16), seed)
+    return LshParams(n_bits or bits, chosen, min_collisions or min(collisions, chosen, MOST_COLLISIONS), seed)

@@ -106,8 +106,8 @@ class SampledLayer(LayerAttention):
         context, store, tables = self._context, self._context.store, self._tables
         self._follow_store()
         self.prepare()
-        host_query = self._transfer.to_host(query)
-        result = tables.attend(host_query, store.rows, self._exact(), context.scale, context.softcap)
+        host_query, exact = self._transfer.to_host(query), self._exact()
+        result = tables.attend(host_query, store.rows, exact, context.scale, context.softcap)
         stats = context.stats
         stats.retrieve_ms += result.retrieve_ms
         stats.attend_ms += result.attend_ms
@@ -115,7 +115,7 @@ class SampledLayer(LayerAttention):
         stats.keys_offered += n_keys * context.shape.n_q_heads
         stats.keys_touched += int(result.n_sampled.sum())
         if self._correction is not None:
-            self._correction.apply(host_query, result, self._exact())
+            self._correction.apply(host_query, result, exact)
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
         return self._transfer.to_device(result.out, result.lse, query)

@@ -60,10 +60,14 @@ def _lsh(options: MethodOptions) -> AttentionMethod:
 
 
 def _lsh_published(options: MethodOptions) -> AttentionMethod:
-    published = LshParams(
-        options.n_bits or 10, options.n_tables or 150, options.min_collisions or 2, options.hash_seed
+    paper = LshParams()
+    params = LshParams(
+        options.n_bits or paper.n_bits,
+        options.n_tables or paper.n_tables,
+        options.min_collisions or paper.min_collisions,
+        options.hash_seed,
     )
-    return LshPublished(options.dense_layers, params=published)
+    return LshPublished(options.dense_layers, params=params)
 
 
 def _vattention(options: MethodOptions) -> AttentionMethod:

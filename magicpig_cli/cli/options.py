@@ -28,6 +28,7 @@ from magicpig_cli.cli.values import (
     whole,
 )
 from magicpig_cli.errors import UsageError
+from magicpig_cli.lsh.params import MOST_COLLISIONS
 
 if TYPE_CHECKING:
     from magicpig_cli.documents import Document, PartRequest
@@ -158,7 +159,8 @@ CollisionsOption = Annotated[
         "--collisions",
         parser=whole,
         metavar="M",
-        help="Tables in which a key must share the query's bucket to be sampled, 1 to 16; default by length.",
+        help="Tables in which a key must share the query's bucket to be sampled, 1 to "
+        f"{MOST_COLLISIONS}; default by length.",
     ),
 ]
 DenseLayersOption = Annotated[
@@ -265,7 +267,7 @@ class EngineOptions:
         one_of("--attention", self.attention, ATTENTION_METHODS)
         between("--bits", self.bits, 1, 16)
         between("--tables", self.tables, 2, 4096)
-        between("--collisions", self.collisions, 1, 16)
+        between("--collisions", self.collisions, 1, MOST_COLLISIONS)
         if self.tables is not None and (self.collisions or 1) > self.tables:
             raise UsageError(
                 f"--collisions is {self.collisions}, more than the {self.tables} tables of --tables; no key "

@@ -23,8 +23,6 @@ from magicpig_cli.lsh.tile import GROUP_HEADS
 _SINKS, _RECENT = 4, 64
 _LAYERS, _QUERIES = 6, 4
 _MOST_TABLES = 4096
-# K of the published estimator; `lsh` takes K by length.
-_PUBLISHED_BITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +84,7 @@ class Builder:
         if budget is None and name not in ("lsh", "dense", "vattention"):
             budget = self.share("lsh", usual)
         if name in ("lsh", "lsh-published") and budget is not None:
-            base = usual if name == "lsh" else LshParams(_PUBLISHED_BITS)
+            base = usual if name == "lsh" else LshParams()
             n_bits, min_collisions = base.n_bits, base.min_collisions
             n_tables = self.tables(name, base, budget)
         given = None if name in WITHOUT_BUDGET else budget

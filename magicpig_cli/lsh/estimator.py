@@ -8,6 +8,7 @@ every step reads wherever they lie.
 
 from __future__ import annotations
 
+from functools import cache
 from math import lgamma
 
 import numpy as np
@@ -26,6 +27,8 @@ DESIGN_EFFECT = 2.0
 # Beside what the tables find, a step reads one key in so many, wherever it lies. Heads whose keys are all far
 # from the query would have no sample otherwise, and so no notion of their error; and no weight grows larger.
 UNIFORM_STRIDE = 256
+# Mixes codes into the place where these begin: 2^64 over the golden ratio spreads numbers over all 64 bits.
+UNIFORM_MIXER = 0x9E3779B97F4A7C15
 _SMALLEST_COLLISION = 1e-30
 # Of the binomial tail where u is below a half.
 _TAIL_TERMS = 64
@@ -163,12 +166,16 @@ def squared_error(u: np.ndarray, weights: np.ndarray, squares: np.ndarray) -> fl
     return float(DESIGN_EFFECT * ((1.0 - u) * weights**2 * squares).sum())
 
 
-def log_sampling_table(params: LshParams) -> np.ndarray:
+@cache
+def log_sampling_table(n_tables: int, min_collisions: int) -> np.ndarray:
     """The logarithm of `sampling_prob` over the collision probability, float32, for kernels.
+
+    Every layer of a model looks in the same one, so it is made once; nobody may write to it.
 
     Entry i belongs to the float32 whose bit pattern is that of 2^-LOG_U_OCTAVES plus i steps of
     2^23 / LOG_U_PER_OCTAVE: linear within an octave, so that a kernel finds it by shifting bits.
     """
     octave, step = np.divmod(np.arange(LOG_U_OCTAVES * LOG_U_PER_OCTAVE + 2), LOG_U_PER_OCTAVE)
     collision = np.exp2(octave - float(LOG_U_OCTAVES)) * (1.0 + step / LOG_U_PER_OCTAVE)
+    params = LshParams(n_tables=n_tables, min_collisions=min_collisions)
     return np.log(sampling_prob(np.minimum(collision, 1.0), params)).astype(np.float32)

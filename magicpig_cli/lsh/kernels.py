@@ -11,7 +11,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from magicpig_cli.lsh.estimator import DESIGN_EFFECT, UNIFORM_STRIDE
+from magicpig_cli.lsh.estimator import DESIGN_EFFECT, UNIFORM_MIXER, UNIFORM_STRIDE
 from magicpig_cli.lsh.hashing import hash_tile
 from magicpig_cli.lsh.jit import fetch_add, jit, prefetch, trailing_zeros
 from magicpig_cli.lsh.tile import GROUP_HEADS, TILE_ROWS, attend_tile, half_turns, tile_scratch
@@ -25,8 +25,7 @@ _MOST_LINES_AHEAD = 4
 
 # Counts are bytes; eight of them are read at once.
 COUNTS_PER_WORD = 8
-# 2^64 over the golden ratio: multiplying by it spreads numbers over all 64 bits.
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIXER = np.uint64(UNIFORM_MIXER)
 _LOW_BITS, _HIGH_BITS = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
 
 _DESIGN_EFFECT = np.float32(DESIGN_EFFECT)
@@ -127,7 +126,7 @@ def uniform_phase(codes):
     """
     mixed = np.uint64(0)
     for table in range(codes.shape[0]):
-        mixed = (mixed ^ np.uint64(codes[table, 0])) * _GOLDEN
+        mixed = (mixed ^ np.uint64(codes[table, 0])) * _MIXER
     return np.int64(mixed >> np.uint64(32)) % UNIFORM_STRIDE
 
 
@@ -170,8 +169,8 @@ def count(codes, n_heads, first_table, last_table, offsets, ids, most, counts):
 def sampled_word(counts, word, least):
     """One word's keys whose counts over all splits reach M, by the highest bit of their byte.
 
-    counts is uint64, (n_splits, n_words), eight keys in a word;
-    `least` is 128 - M in every byte. Counts stop at M, so for M up to 16 and 8 splits no byte overflows.
+    counts is uint64, (n_splits, n_words), eight keys in a word; `least` is 128 - M in every byte. Counts
+    stop at M, so for M up to MOST_COLLISIONS and 8 splits no byte overflows.
     """
     total = np.uint64(0)
     for split in range(counts.shape[0]):

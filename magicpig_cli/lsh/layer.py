@@ -87,7 +87,6 @@ class LshLayer:
         self._blocks: list[TableBlock] = []
         self.plan = draw_plan(params, shape)
         self.mean = np.zeros((shape.n_kv_heads, shape.head_dim), np.float32)
-        self._log_u_tables: dict[int, np.ndarray] = {}
         # M of each KV head's last step.
         self._least = np.full(shape.n_kv_heads, params.min_collisions)
         self._counter = np.zeros(1, np.int64)
@@ -246,7 +245,7 @@ class LshLayer:
             self.start,
             self.mean[kv_heads],
             self.params.n_bits,
-            self._log_u(min_collisions),
+            log_sampling_table(self.params.n_tables, min_collisions),
             np.float32(scale),
             np.float32(softcap),
             self.n_parts,
@@ -267,13 +266,6 @@ class LshLayer:
             result.n_sampled[heads],
             result.squared_error[heads],
         )
-
-    def _log_u(self, min_collisions: int) -> np.ndarray:
-        """The kernel's table for an M, made when it is first asked for."""
-        if min_collisions not in self._log_u_tables:
-            params = replace(self.params, min_collisions=min_collisions)
-            self._log_u_tables[min_collisions] = log_sampling_table(params)
-        return self._log_u_tables[min_collisions]
 
     def sampled_tokens(self, query: np.ndarray) -> list[np.ndarray]:
         """The tokens that a step with these queries samples, ascending, an array per group of heads."""

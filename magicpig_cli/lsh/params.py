@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# The kernels add up to eight counts, none above M, in a byte and compare by its highest bit.
+MOST_COLLISIONS = 16
+
 
 @dataclass(frozen=True, slots=True)
 class LshParams:
-    """How keys are hashed and sampled (MagicPIG, arXiv 2410.16179, section 4).
+    """How keys are hashed and sampled (MagicPIG, arXiv 2410.16179, section 4); the defaults are the paper's.
 
     Attributes
     ----------
@@ -16,8 +19,8 @@ class LshParams:
     n_tables : int
         L: tables, at least `min_collisions`.
     min_collisions : int
-        M: in how many tables a key must share a query's bucket to be sampled, 1 to 16. The paper's sampler
-        takes 2.
+        M: in how many tables a key must share a query's bucket to be sampled, 1 to
+        MOST_COLLISIONS.
     seed : int
         Draws the hyperplanes; the same seed gives the same sample on any number of threads.
 
@@ -33,7 +36,7 @@ class LshParams:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.n_bits <= 16 or not 1 <= self.min_collisions <= min(16, self.n_tables):
+        if not 1 <= self.n_bits <= 16 or not 1 <= self.min_collisions <= min(MOST_COLLISIONS, self.n_tables):
             raise ValueError(f"no key can be sampled, or none left out, with {self}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from magicpig_cli.lsh.estimator import (
+    UNIFORM_MIXER,
     UNIFORM_STRIDE,
     angles_between,
     collision_prob,
@@ -83,7 +84,7 @@ def uniform_keys(query_codes: np.ndarray, n_keys: int) -> np.ndarray:
     """
     mixed = 0
     for code in query_codes[:, 0].tolist():
-        mixed = (mixed ^ code) * 0x9E3779B97F4A7C15 % 2**64
+        mixed = (mixed ^ code) * UNIFORM_MIXER % 2**64
     return np.arange((mixed >> 32) % UNIFORM_STRIDE, n_keys, UNIFORM_STRIDE)
 
 

@@ -31,13 +31,6 @@ def _libc() -> Any:
         return None
 
 
-def give_back() -> None:
-    """Let the heap return all whole pages that are free; nothing where the C library is not glibc."""
-    libc = _libc()
-    if libc is not None:
-        libc.malloc_trim(0)
-
-
 @contextmanager
 def returned_when_freed() -> Iterator[None]:
     """While the block runs, memory of large arrays is the system's again as soon as they are freed.
@@ -54,4 +47,4 @@ def returned_when_freed() -> Iterator[None]:
     finally:
         libc.mallopt(_MMAP_THRESHOLD, _USUAL_FROM_BYTES)
         libc.mallopt(_TRIM_THRESHOLD, 2 * _USUAL_FROM_BYTES)
-        give_back()
+        libc.malloc_trim(0)

@@ -151,9 +151,7 @@ class Track:
 
     @property
     def sampled_share(self) -> float | None:
-        if self.finished:
-            return self.finished.sampled_share
-        return _mean([step.sampled_share for step in tuple(self.steps) if step.sampled_share is not None])
+        return self._share("sampled_share")
 
     @property
     def estimated_error(self) -> float | None:
@@ -167,16 +165,18 @@ class Track:
     @property
     def exact_share(self) -> float | None:
         """Head outputs that a tolerance made exact."""
-        if self.finished:
-            return self.finished.exact_share
-        return _mean([step.exact_share for step in tuple(self.steps) if step.exact_share is not None])
+        return self._share("exact_share")
 
     @property
     def resampled_share(self) -> float | None:
         """Head outputs for which a tolerance had more of the keys read."""
+        return self._share("resampled_share")
+
+    def _share(self, name: Literal["sampled_share", "exact_share", "resampled_share"]) -> float | None:
+        """The engine's own, once it has finished; before that the mean over steps that have one."""
         if self.finished:
-            return self.finished.resampled_share
-        return _mean([step.resampled_share for step in tuple(self.steps) if step.resampled_share is not None])
+            return getattr(self.finished, name)
+        return _mean([share for step in tuple(self.steps) if (share := getattr(step, name)) is not None])
 
     @property
     def prefill_tokens_per_s(self) -> float | None:

@@ -97,6 +97,10 @@ def _watch(
             child.wait(_POLL_S)
         except subprocess.TimeoutExpired:
             continue
+    # What came since the last look, which may be everything.
+    now = sum(map(bytes_under, watched))
+    if now != seen:
+        report_bytes(now)
     return False
 
 

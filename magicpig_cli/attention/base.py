@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from magicpig_cli.attention.kept_tables import KeepsTables
+    from magicpig_cli.attention.transfer import Transfer
     from magicpig_cli.lsh.params import LayerShape
     from magicpig_cli.store.kv import LayerStore
 
@@ -118,6 +119,8 @@ class LayerContext:
     stats : StepStats
     device : torch.device
         Where the model computes and queries come from.
+    transfer : Transfer
+        Between there and the kernels; the same for layers of one shape, which take turns.
     """
 
     layer: int
@@ -128,6 +131,7 @@ class LayerContext:
     store: LayerStore
     stats: StepStats = field(repr=False)
     device: torch.device
+    transfer: Transfer = field(repr=False)
 
 
 class LayerAttention(ABC):
@@ -148,7 +152,11 @@ class LayerAttention(ABC):
         """
 
     def prepare(self) -> None:  # noqa: B027
-        """Build what `prefilled` put off, before the first step: another exact prefill needs none of it."""
+        """Build what `prefilled` put off, before the first step: another exact prefill needs none of it.
+
+        May be called in another thread than the rest, at any time after `prefilled`; whoever builds nothing
+        here has nothing to guard.
+        """
 
     @abstractmethod
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -59,8 +59,11 @@ class DeviceDense(LayerAttention):
         self._context = context
         self._n_tokens = 0
         self._keys = self._values = torch.empty(0, 0, 0)
+        self._dtype = torch.bfloat16
 
     def prefilled(self, last_queries: torch.Tensor) -> None:
+        if last_queries.dtype == torch.float16:  # as small, and no step has to convert them all
+            self._dtype = torch.float16
         self._follow_store()
 
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -86,7 +89,7 @@ class DeviceDense(LayerAttention):
         store = self._context.store
         if store.n_tokens > self._keys.shape[-2] or self._n_tokens == 0:
             shape = (self._context.shape.n_kv_heads, store.capacity, self._context.shape.head_dim)
-            grown_keys = torch.empty(shape, dtype=torch.bfloat16, device=self._context.device)
+            grown_keys = torch.empty(shape, dtype=self._dtype, device=self._context.device)
             grown_values = torch.empty_like(grown_keys)
             if self._n_tokens:
                 grown_keys[:, : self._n_tokens] = self._keys[:, : self._n_tokens]

@@ -7,6 +7,7 @@ probability u. Tokens that leave the recent window enter the tables, so a long a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,7 +27,6 @@ from magicpig_cli.attention.kept_tables import (
     take_arrays,
 )
 from magicpig_cli.attention.tolerance import Correction
-from magicpig_cli.attention.transfer import transfer
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LshParams
 
@@ -68,7 +68,7 @@ class SampledLayer(LayerAttention):
     """Tables of one layer, and the exact ranges around what they cover.
 
     Which keys are hashed together is decided as the store grows, and done when it is needed: the tables come
-    out the same whenever that is.
+    out the same whenever that is, and in whichever thread.
     """
 
     def __init__(self, method: Lsh, context: LayerContext) -> None:
@@ -77,7 +77,8 @@ class SampledLayer(LayerAttention):
         # Every layer draws hyperplanes of its own, so that their errors are independent.
         params = replace(method.params, seed=method.params.seed + context.layer)
         self._tables = LshLayer(params, context.shape)
-        self._transfer = transfer(context.device, context.shape)
+        # Held while tables change, which may happen beside the thread that reads (`builder`).
+        self._changing = threading.RLock()
         # Tokens at which one hashing ends and the next begins; how many of them are done; and the tables as
         # they were after so many, where `mark` asked (None until they are).
         self._stops: list[int] = []
@@ -92,21 +93,22 @@ class SampledLayer(LayerAttention):
         self._follow_store()
 
     def prepare(self) -> None:
-        tables, rows = self._tables, self._context.store.rows
-        for stop in self._stops[self._n_hashed :]:
-            if not self._n_hashed:
-                self._build(stop)
-            elif tables.stop < stop:
-                tables.insert(rows, tables.stop, stop)
-            self._n_hashed += 1
-            if self._n_hashed in self._marks:
-                self._marks[self._n_hashed] = tables.mark()
+        with self._changing:
+            tables, rows = self._tables, self._context.store.rows
+            for stop in self._stops[self._n_hashed :]:
+                if not self._n_hashed:
+                    self._build(stop)
+                elif tables.stop < stop:
+                    tables.insert(rows, tables.stop, stop)
+                self._n_hashed += 1
+                if self._n_hashed in self._marks:
+                    self._marks[self._n_hashed] = tables.mark()
 
     def attend(self, query: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         context, store, tables = self._context, self._context.store, self._tables
         self._follow_store()
         self.prepare()
-        host_query, exact = self._transfer.to_host(query), self._exact()
+        host_query, exact = context.transfer.to_host(query), self._exact()
         result = tables.attend(host_query, store.rows, exact, context.scale, context.softcap)
         stats = context.stats
         stats.retrieve_ms += result.retrieve_ms
@@ -118,7 +120,7 @@ class SampledLayer(LayerAttention):
             self._correction.apply(host_query, result, exact)
         stats.error_sum += float(result.squared_error.sum())
         stats.error_count += context.shape.n_q_heads
-        return self._transfer.to_device(result.out, result.lse, query)
+        return context.transfer.to_device(result.out, result.lse, query)
 
     def weights(self, query: torch.Tensor, lse: torch.Tensor) -> list[Weighed]:
         context, rows = self._context, self._context.store.rows
@@ -169,16 +171,18 @@ class SampledLayer(LayerAttention):
         self._source = source
 
     def mark(self) -> Any:
-        mark = len(self._stops)
-        self._marks[mark] = self._tables.mark() if mark == self._n_hashed else None
-        return mark
+        with self._changing:
+            mark = len(self._stops)
+            self._marks[mark] = self._tables.mark() if mark == self._n_hashed else None
+            return mark
 
     def rewind(self, mark: Any) -> None:
-        del self._stops[mark:]
-        if self._n_hashed > mark:
-            self._tables.rewind(self._marks[mark])
-            self._n_hashed = mark
-        self._marks = {known: tables for known, tables in self._marks.items() if known <= mark}
+        with self._changing:
+            del self._stops[mark:]
+            if self._n_hashed > mark:
+                self._tables.rewind(self._marks[mark])
+                self._n_hashed = mark
+            self._marks = {known: tables for known, tables in self._marks.items() if known <= mark}
 
     def _follow_store(self) -> None:
         """Plan to hash keys that left the recent window, once they are many; sinks never enter the tables."""

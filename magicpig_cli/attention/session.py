@@ -7,13 +7,14 @@ attender that the hook calls, once per layer and token.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import Any, Protocol
 
 import torch
 
 from magicpig_cli.attention.base import AttentionMethod, LayerAttention, LayerContext, StepStats, Weighed
+from magicpig_cli.attention.builder import builder
 from magicpig_cli.attention.hook import LayerRule
+from magicpig_cli.attention.transfer import Transfer, transfer
 from magicpig_cli.attention.window import window_layer
 from magicpig_cli.lsh.params import LayerShape
 from magicpig_cli.store.kv import LayerStore, WindowStore
@@ -66,7 +67,8 @@ class Session:
         self._memory = RowMemory(device)
         self.token_ids: list[int] = []
         self.watcher: Watcher | None = None
-        self.table_build_s = 0.0
+        self._transfers: dict[LayerShape, Transfer] = {}
+        self._builder = builder(device)
         self.is_prepared = True
 
     def open_layer(
@@ -85,8 +87,10 @@ class Session:
         store = self.stores[layer]
         if store is None:
             store = self._empty_store(shape, rule) if filled is None else filled
+            way = self._transfers.get(shape) or transfer(self.device, shape)
+            self._transfers[shape] = way
             context = LayerContext(
-                layer, self.n_layers, shape, rule.scale, rule.softcap, store, self.stats, self.device
+                layer, self.n_layers, shape, rule.scale, rule.softcap, store, self.stats, self.device, way
             )
             self.stores[layer] = store
             self._contexts[layer], self._windows[layer] = context, rule.window
@@ -126,16 +130,33 @@ class Session:
         return self._memory.refusal
 
     def close_layer(self, layer: int, last_queries: torch.Tensor) -> None:
-        """The layer's store holds the whole prompt: let its attention build what it needs, or plan to."""
+        """The layer's store holds the whole prompt: let its attention build what it needs, or plan to.
+
+        For a GPU this returns at once and the building goes on beside it (`finish_tables`).
+        """
         attention = self.attentions[layer]
         if attention is None:
             raise IndexError(f"layer {layer} was not opened")
-        started = perf_counter()
         self._observed[layer] = last_queries
         attention.prefilled(last_queries)
         if self.is_prepared:
-            attention.prepare()
-        self.table_build_s += perf_counter() - started
+            self._builder.submit(attention.prepare)
+
+    def finish_tables(self) -> None:
+        """Wait for what is being built beside the reading, and raise what went wrong with it.
+
+        Nothing depends on it but figures: whoever needs the tables of a layer waits for them.
+        """
+        self._builder.wait()
+
+    def drop_tables(self) -> None:
+        """The reading was interrupted: begin no more tables. They are built when they are needed."""
+        self._builder.drop()
+
+    @property
+    def table_build_s(self) -> float:
+        """Seconds of building tables, whether anyone waited for them or not."""
+        return self._builder.build_s
 
     def postpone(self) -> None:
         """From now on leave what attentions can build later to `prepare`: reading on needs none of it."""
@@ -143,12 +164,11 @@ class Session:
 
     def prepare(self) -> None:
         """Build whatever was put off; decoding follows."""
-        started = perf_counter()
         for attention in self.attentions:
             if attention is not None:
-                attention.prepare()
+                self._builder.submit(attention.prepare)
         self.is_prepared = True
-        self.table_build_s += perf_counter() - started
+        self._builder.wait()
 
     def attend(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, rule: LayerRule
@@ -158,12 +178,13 @@ class Session:
         Parameters and result are those of `hook.Attender.attend` with one token; raises
         IndexError for a layer that was never prefilled.
         """
-        store, attention = self.stores[layer], self.attentions[layer]
-        if store is None or attention is None:
+        context, attention = self._contexts[layer], self.attentions[layer]
+        if context is None or attention is None:
             raise IndexError(f"layer {layer} was not prefilled")
-        store.write(self.n_tokens, key, value)
-        output, lse = attention.attend(query[:, 0])
-        self._show(layer, attention, query[:, 0], lse)
+        own_query = query[:, 0]
+        context.store.write(self.n_tokens, *context.transfer.carry(own_query, key, value))
+        output, lse = attention.attend(own_query)
+        self._show(layer, attention, own_query, lse)
         return output[:, None], lse[:, None]
 
     def look_again(self) -> None:

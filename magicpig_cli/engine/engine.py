@@ -314,6 +314,7 @@ class Engine:
         )
         prefill_started = perf_counter()
         logits = yield from self._read(reading, prompt, keeping)
+        session.finish_tables()
         yield Prefilled(
             prompt_tokens=len(prompt.token_ids),
             computed_tokens=len(prompt.token_ids) - reused,

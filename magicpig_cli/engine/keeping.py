@@ -125,6 +125,8 @@ class IndexKeeper:
         self._documents = tuple(documents)
         self._session = session
         self._due = monotonic() + _CHECKPOINT_S
+        # The layer whose tables come next: they may be in the making while the layer behind it is read.
+        self._untabled: int | None = None
 
     def taken_up(self) -> Suspended | None:
         """Where an interrupted reading of the same prefix stood; its layers are in the session then."""
@@ -174,9 +176,11 @@ class IndexKeeper:
         try:
             self._check_limit(record, session.n_layers)
             writer.add_layer(layer, store, session.observed(layer), record)
-            self._keep_tables(layer)
+            if self._untabled is not None:
+                self._keep_tables(self._untabled)
         except OSError as error:
             self._give_up(error)
+        self._untabled = layer
 
     def is_due(self) -> bool:
         return self._writer is not None and monotonic() >= self._due
@@ -220,6 +224,11 @@ class IndexKeeper:
 
     def finish(self) -> None:
         """The document is read: bring its index to the disk, beside whatever is computed next."""
+        try:
+            if self._untabled is not None:
+                self._keep_tables(self._untabled)
+        except OSError as error:
+            self._give_up(error)
         writer, self._writer = self._writer, None
         if writer is None:
             return

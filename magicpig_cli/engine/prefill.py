@@ -252,8 +252,9 @@ def prefill(
             if keeper is not None:
                 keeper.layer_finished(index)
                 _checkpoint(attender, hidden, keeper)
-    except (KeyboardInterrupt, GeneratorExit):
-        if keeper is not None:
+    except BaseException as reason:
+        session.drop_tables()
+        if keeper is not None and isinstance(reason, KeyboardInterrupt | GeneratorExit):
             state_now = attender.suspended(hidden, keeper)
             if state_now is not None:
                 keeper.suspend(state_now)

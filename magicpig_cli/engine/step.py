@@ -35,10 +35,12 @@ def make_step(model: Any, session: Session) -> StepFunction:
 def module_step(model: Any, session: Session) -> StepFunction:
     """The step through the model's own modules, whatever its architecture; see `make_step`."""
     device = next(model.parameters()).device
+    ids, positions = torch.zeros((2, 1, 1), dtype=torch.int64, device=device)
 
     def step(token_id: int) -> torch.Tensor:
-        ids = torch.tensor([[token_id]], device=device)
-        positions = torch.tensor([[session.n_tokens]], device=device)
+        # Filled, not made anew: a tensor made of a number waits for its copy to a GPU.
+        ids.fill_(token_id)
+        positions.fill_(session.n_tokens)
         logits = model(input_ids=ids, position_ids=positions, use_cache=False, magicpig=session).logits
         session.token_ids.append(token_id)
         return logits[0, -1].float()

@@ -9,6 +9,7 @@ from magicpig_cli.attention.base import LayerContext, StepStats
 from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.exact import attend_exactly
 from magicpig_cli.attention.lsh import Lsh
+from magicpig_cli.attention.transfer import InPlace
 from magicpig_cli.lsh.params import LayerShape, LshParams
 from magicpig_cli.store.kv import LayerStore
 
@@ -20,7 +21,7 @@ def _context(n_tokens: int) -> LayerContext:
     store = LayerStore(2, 64, n_tokens)
     generator = torch.Generator().manual_seed(1)
     store.write(0, *(torch.randn(2, n_tokens, 64, generator=generator) for _ in range(2)))
-    return LayerContext(1, 4, SHAPE, 0.125, 0.0, store, StepStats(), torch.device("cpu"))
+    return LayerContext(1, 4, SHAPE, 0.125, 0.0, store, StepStats(), torch.device("cpu"), InPlace())
 
 
 def _step(context: LayerContext, attention, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,6 +20,7 @@ from magicpig_cli.attention.quest import Quest
 from magicpig_cli.attention.registry import METHODS, WITHOUT_BUDGET, MethodOptions, build_method
 from magicpig_cli.attention.snapkv import SnapKV
 from magicpig_cli.attention.streaming import Streaming
+from magicpig_cli.attention.transfer import InPlace
 from magicpig_cli.attention.vattention import VAttention
 from magicpig_cli.errors import UsageError
 from magicpig_cli.lsh.params import LayerShape, LshParams
@@ -47,7 +48,15 @@ class Layer:
         self.shape = shape
         store = LayerStore(shape.n_kv_heads, shape.head_dim, n + 400)
         self.context = LayerContext(
-            1, 4, shape, 2 / math.sqrt(shape.head_dim), softcap, store, StepStats(), torch.device("cpu")
+            1,
+            4,
+            shape,
+            2 / math.sqrt(shape.head_dim),
+            softcap,
+            store,
+            StepStats(),
+            torch.device("cpu"),
+            InPlace(),
         )
         # Keys of a text have a mean far from zero; a method that forgot to centre would show.
         self.offset = self.normal(shape.n_kv_heads, 1, shape.head_dim)

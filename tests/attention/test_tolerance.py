@@ -12,6 +12,7 @@ from magicpig_cli.attention.base import LayerContext, StepStats
 from magicpig_cli.attention.exact import attend_exactly
 from magicpig_cli.attention.lsh import Lsh
 from magicpig_cli.attention.registry import WITH_TOLERANCE, MethodOptions, build_method
+from magicpig_cli.attention.transfer import InPlace
 from magicpig_cli.attention.vattention import VAttention
 from magicpig_cli.errors import UsageError
 from magicpig_cli.lsh.layer import LshLayer
@@ -31,7 +32,7 @@ def context_of(shape: LayerShape) -> LayerContext:
     generator = torch.Generator().manual_seed(1)
     size = (shape.n_kv_heads, N_TOKENS, shape.head_dim)
     store.write(0, *(torch.randn(size, generator=generator) for _ in range(2)))
-    return LayerContext(1, 4, shape, SCALE, 0.0, store, StepStats(), torch.device("cpu"))
+    return LayerContext(1, 4, shape, SCALE, 0.0, store, StepStats(), torch.device("cpu"), InPlace())
 
 
 class Step:

@@ -46,6 +46,28 @@ def test_staged_copies_keep_values_and_dtypes(dtype: torch.dtype) -> None:
         assert back.abs().sum() > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_what_a_step_needs_travels_together(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The query that came along is not sent again; another is, even into the same buffers."""
+    way = Staged(CPU, SHAPE)
+    sent: list[int] = []
+    send = way._send
+    monkeypatch.setattr(way, "_send", lambda *parts: (sent.append(len(parts)), send(*parts)))
+    for seed in range(2):
+        generator = torch.Generator().manual_seed(seed)
+        query, other = (torch.randn(6, 32, generator=generator).to(dtype) for _ in range(2))
+        key, value = (torch.randn(2, 1, 32, generator=generator).to(dtype) for _ in range(2))
+        sent.clear()
+        host_key, host_value = way.carry(query, key, value)
+        np.testing.assert_array_equal(way.to_host(query), query.float().numpy())
+        assert sent == [3]
+        torch.testing.assert_close(host_key, key.float(), rtol=0, atol=0)
+        torch.testing.assert_close(host_value, value.float(), rtol=0, atol=0)
+        np.testing.assert_array_equal(way.to_host(other), other.float().numpy())
+        np.testing.assert_array_equal(way.to_host(query), query.float().numpy())
+        assert sent == [3, 1, 1]
+
+
 def test_keys_kept_on_a_device_follow_the_store() -> None:
     """Prefill, steps, growth beyond the capacity, coming back to a mark: as the host attends."""
     generator = torch.Generator().manual_seed(3)
@@ -54,7 +76,7 @@ def test_keys_kept_on_a_device_follow_the_store() -> None:
         return torch.randn(2, n, 32, generator=generator), torch.randn(2, n, 32, generator=generator)
 
     store = LayerStore(2, 32, capacity=50)
-    context = LayerContext(0, 1, SHAPE, 32**-0.5, 0.0, store, StepStats(), CPU)
+    context = LayerContext(0, 1, SHAPE, 32**-0.5, 0.0, store, StepStats(), CPU, InPlace())
     device, host = DeviceDense(context), HostDense(context)
 
     def compare() -> None:
@@ -86,7 +108,7 @@ def test_a_window_kept_on_a_device_follows_the_store(first: int) -> None:
     generator = torch.Generator().manual_seed(first)
     window = 16
     store = WindowStore(2, 32, window)
-    context = LayerContext(0, 1, SHAPE, 32**-0.5, 0.0, store, StepStats(), CPU)
+    context = LayerContext(0, 1, SHAPE, 32**-0.5, 0.0, store, StepStats(), CPU, InPlace())
     device, host = DeviceWindow(context, window), SlidingWindow(context, window)
 
     def write(n: int) -> None:

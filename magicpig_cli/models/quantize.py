@@ -23,6 +23,8 @@ from magicpig_cli.models.linear import PackedLinear
 
 # How an int4 weight is stored: 16 values that divide a normal distribution evenly (arXiv 2305.14314).
 _FOUR_BITS = "nf4"
+# Weights that are widened together.
+_WIDENED_AT_ONCE = 1 << 18
 # Types of weights by which the library's layers are known.
 _LIBRARY_WEIGHTS = ("Int8Params", "Params4bit")
 
@@ -159,7 +161,7 @@ class Int8Linear(PackedLinear):
     def widened(self) -> torch.Tensor:
         """See `PackedLinear.widened`."""
         values, scale = self.weight[:, : self.in_features], self.weight[:, self.in_features :]
-        return values.float() * scale.contiguous().view(torch.float32)
+        return values.float().mul_(scale.contiguous().view(torch.float32))
 
     @property
     def stored_weight(self) -> np.ndarray:
@@ -196,12 +198,16 @@ class Int4Linear(PackedLinear):
 
     def widened(self) -> torch.Tensor:
         """See `PackedLinear.widened`."""
-        n_out, half = self.out_features, self.in_features // 2
-        pairs = self.weight[:, :half].reshape(n_out, -1, NF4_BLOCK // 2)
-        codes = torch.cat([pairs & 15, pairs >> 4], dim=2)
-        scale = self.weight[:, half:].contiguous().view(torch.float32)
-        wide = torch.from_numpy(NF4_CODE)[codes.int()]
-        return wide.mul_(scale[:, :, None]).flatten(1)
+        half, code = self.in_features // 2, torch.from_numpy(NF4_CODE)
+        wide = torch.empty(self.out_features, self.in_features)
+        # Some rows at a time: indices of all weights would take as much as the result does.
+        n_rows = max(1, _WIDENED_AT_ONCE // self.in_features)
+        for rows, weight in zip(wide.split(n_rows), self.weight.split(n_rows), strict=True):
+            pairs = weight[:, :half].reshape(len(rows), -1, NF4_BLOCK // 2)
+            codes = torch.cat([pairs & 15, pairs >> 4], dim=2)
+            scale = weight[:, half:].contiguous().view(torch.float32)
+            torch.mul(code[codes.int()], scale[:, :, None], out=rows.view(codes.shape))
+        return wide
 
     @property
     def stored_weight(self) -> np.ndarray:

@@ -74,10 +74,11 @@ def entry(name: str) -> ModelShape:
 @pytest.mark.parametrize(
     ("attention", "characters", "quantization"),
     [
-        ("lsh", 4_000, "none"),
         ("dense", 9_000, "none"),
         ("dsa", 17_000, "none"),
         ("lsh", 17_000, "none"),
+        ("lsh", 4_000, "int8"),
+        ("lsh", 4_000, "int4"),
     ],
 )
 def test_the_peak_of_a_real_run_is_within_15_percent_of_its_plan(

@@ -34,6 +34,7 @@ from magicpig_cli.engine.events import Finished, Passage, Token
 from magicpig_cli.engine.passages import find_passages
 from magicpig_cli.engine.prefill import prefill
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder
+from magicpig_cli.engine.reasoning import answer_text
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.evaluate.problems import Prompter
@@ -210,10 +211,10 @@ def ask_all(engine: Engine, planted: Planted, attention: str) -> list[Outcome]:
         logits = _returned(reading)
         citing = Citing(prompts, documents, prompt, method)
         recorder, answer = Recorder(citing, prompt), ""
-        step = make_step(model, session)
+        step, text = make_step(model, session), answer_text(tokenizer, prompt.reasoning_open)
         with watched(session, recorder):
             for event in decode(
-                logits, step, session.stats, Sampler(), tokenizer, engine.loaded.stop_ids, ANSWER_TOKENS, 0.0
+                logits, step, session.stats, Sampler(), text, engine.loaded.stop_ids, ANSWER_TOKENS, 0.0
             ):
                 answer += event.text if isinstance(event, Token) else ""
                 answer += event.tail if isinstance(event, Finished) else ""

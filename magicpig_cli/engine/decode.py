@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from time import perf_counter
-from typing import Any
 
 import torch
 
 from magicpig_cli.attention.base import StepStats
-from magicpig_cli.engine.detokenize import StreamDecoder
 from magicpig_cli.engine.events import Finished, Step, Token
+from magicpig_cli.engine.reasoning import AnswerText
 from magicpig_cli.engine.sampler import Sampler
 
 # A step takes a token id and gives the logits of the next one, (vocabulary,), float32.
@@ -22,7 +21,7 @@ def decode(
     step: StepFunction,
     stats: StepStats,
     sampler: Sampler,
-    tokenizer: Any,
+    text: AnswerText,
     stop_ids: Collection[int],
     max_tokens: int,
     started: float,
@@ -36,7 +35,7 @@ def decode(
     step : StepFunction
     stats : StepStats
         What the attention of a step reports into.
-    sampler, tokenizer, stop_ids, max_tokens
+    sampler, text, stop_ids, max_tokens
         `stop_ids` end the answer and are not part of it.
     started : float
         `perf_counter` when the request began, for the time to the first token.
@@ -45,7 +44,6 @@ def decode(
     ------
     Token and Step per token, then Finished.
     """
-    decoder = StreamDecoder(tokenizer)
     totals, steps, decode_ms = StepStats(), 0, 0.0
     first_token_s: float | None = None
     generated = 0
@@ -57,7 +55,8 @@ def decode(
         if token_id in stop_ids:
             reason = "stop"
             break
-        yield Token(generated, token_id, decoder.push(token_id), decoder.pending)
+        piece = text.push(token_id)
+        yield Token(generated, token_id, piece.answer, text.pending, piece.reasoning)
         generated += 1
         if generated == max_tokens:
             break
@@ -68,9 +67,11 @@ def decode(
         totals.add(stats)
         steps, decode_ms = steps + 1, decode_ms + step_ms
         yield _step_event(generated, step_ms, stats)
+    last = text.finish()
     yield Finished(
         reason=reason,  # type: ignore[arg-type]
-        tail=decoder.finish(),
+        tail=last.answer,
+        reasoning_tail=last.reasoning,
         generated_tokens=generated,
         first_token_s=first_token_s,
         decode_ms_per_token=decode_ms / steps if steps else None,

@@ -40,6 +40,7 @@ from magicpig_cli.engine.library import Library
 from magicpig_cli.engine.memory import measure_memory
 from magicpig_cli.engine.prefill import decoder_layers, prefill, prefill_work
 from magicpig_cli.engine.prompt import Prompt, PromptBuilder, Turn
+from magicpig_cli.engine.reasoning import answer_text
 from magicpig_cli.engine.room import require_reading
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
@@ -243,7 +244,7 @@ class Engine:
                     make_step(self.loaded.model, session),
                     session.stats,
                     Sampler(request.temperature, request.top_p, request.seed),
-                    self.loaded.tokenizer,
+                    answer_text(self.loaded.tokenizer, prompt.reasoning_open),
                     self.loaded.stop_ids,
                     max_tokens,
                     started,

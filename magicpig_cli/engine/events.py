@@ -196,14 +196,16 @@ class Prefilled:
 class Token:
     """One generated token.
 
-    `text` is the piece that became whole with it; it may be empty. `pending` is the text that is
-    held back because a following token may still change it; it belongs to an answer that ends here.
+    `text` is the piece of the answer that became whole with it; it may be empty. `pending` is the text that
+    is held back because a following token may still change it; it belongs to an answer that ends here.
+    `reasoning` is what became whole of the model's reasoning, which is no part of the answer.
     """
 
     index: int
     id: int
     text: str
     pending: str = ""
+    reasoning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +253,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The end. `tail` is text held back until now (it belongs to the answer)."""
+    """The end. `tail` is text held back until now (it belongs to the answer), `reasoning_tail` likewise."""
 
     reason: FinishReason
     tail: str
@@ -264,6 +266,7 @@ class Finished:
     seed: int | None
     exact_share: float | None = None
     resampled_share: float | None = None
+    reasoning_tail: str = ""
 
 
 Event = (

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 from magicpig_cli.documents import Document
 from magicpig_cli.documents.sources import STANDARD_INPUT
 from magicpig_cli.engine.events import DocumentInfo
+from magicpig_cli.engine.reasoning import opens_reasoning
 from magicpig_cli.engine.sizes import part_sizes
 from magicpig_cli.errors import DoesNotFit, UsageError
 
@@ -61,6 +62,8 @@ class Prompt:
         Tokens of the documents alone.
     notices : tuple of str
         What a person should know of how the prompt was built.
+    reasoning_open : bool
+        The template has opened the model's reasoning, so that an answer begins within it.
     """
 
     token_ids: tuple[int, ...]
@@ -68,6 +71,7 @@ class Prompt:
     documents: tuple[DocumentInfo, ...]
     document_tokens: int
     notices: tuple[str, ...]
+    reasoning_open: bool = False
 
 
 class PromptBuilder:
@@ -128,7 +132,12 @@ class PromptBuilder:
         if history:
             self._check_conversation_fits(len(token_ids), len(prefix.token_ids))
         self._check_fit(documents, prefix.documents, len(token_ids))
-        return replace(prefix, token_ids=tuple(token_ids))
+        written = self._tokenizer.decode(tail, skip_special_tokens=False)
+        return replace(
+            prefix,
+            token_ids=tuple(token_ids),
+            reasoning_open=opens_reasoning(self._tokenizer, written),
+        )
 
     def prefix(self, documents: Sequence[Document], system: str | None) -> Prompt:
         """What every question about the documents begins with, checked to leave room for one.

@@ -16,6 +16,7 @@ from magicpig_cli.engine.decode import decode
 from magicpig_cli.engine.engine import Engine
 from magicpig_cli.engine.events import Finished, Token
 from magicpig_cli.engine.prefill import prefill
+from magicpig_cli.engine.reasoning import answer_text
 from magicpig_cli.engine.sampler import Sampler
 from magicpig_cli.engine.step import make_step
 from magicpig_cli.evaluate.contenders import Builder, Contender
@@ -105,17 +106,17 @@ def answer_problem(
             make_step(engine.loaded.model, beside),
             beside.stats,
             Sampler(),
-            engine.loaded.tokenizer,
+            answer_text(engine.loaded.tokenizer, reasoning_open=False),
             engine.loaded.stop_ids,
             problem.max_tokens,
             perf_counter(),
         ):
             if isinstance(event, Token):
-                answer += event.text
+                answer += event.reasoning + event.text
                 counts.update(_counts(beside.stats))  # of the step that gave the token
                 beside.stats.reset()
             elif isinstance(event, Finished):
-                answer += event.tail
+                answer += event.reasoning_tail + event.tail
             if problem.score(answer) == 1.0:
                 break  # more words could not change the score
         session.rewind(mark)

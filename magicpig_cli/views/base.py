@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from magicpig_cli.engine.events import DocumentInfo, Event, Notice
+from magicpig_cli.engine.events import DocumentInfo, Event, Notice, Token
 from magicpig_cli.views.track import Track
 
 
@@ -56,6 +56,9 @@ class ProgressWatcher(Protocol):
     def piece(self, text: str) -> None:
         """More of the answer, which standard output gets now or at the end."""
 
+    def thought(self, text: str) -> None:
+        """More of the model's reasoning, which standard output never gets."""
+
     def before_answer(self) -> None:
         """Text is about to go to standard output: leave the screen if it may be the same."""
 
@@ -100,6 +103,8 @@ class View:
             If standard output takes no more.
         """
         piece = self.track.fold(event)
+        if isinstance(event, Token) and event.reasoning:
+            self.progress.thought(event.reasoning)
         if piece:
             self.progress.piece(piece)
             if self._answer.writes_at_once:

@@ -44,6 +44,7 @@ def result(track: Track, ending: Ending) -> dict[str, Any]:
     reason = finished.reason if finished else "interrupted" if ending.interrupted else None
     value: dict[str, Any] = {
         "answer": track.answer if track.generated_tokens or finished else None,
+        "reasoning": track.reasoning or None,
         "finish_reason": None if ending.failure else reason,
         "version": __version__,
         "model": _model(track),

@@ -58,6 +58,7 @@ class Live:
         self._whole = answer_screen
         self._glyphs = UNICODE if messages.stream.encoding.replace("-", "") == "utf8" else ASCII
         self._answer = Wrapped(80) if shows_answer else None
+        self._thoughts: Wrapped | None = None
         self._leaves = leaves_for.is_pipe
         self._track = Track()
         self._lock = threading.RLock()
@@ -83,8 +84,18 @@ class Live:
 
     def piece(self, text: str) -> None:
         with self._lock:
+            self._thoughts = None  # they stood where the answer goes
             if self._answer is not None:
                 self._answer.feed(text)
+
+    def thought(self, text: str) -> None:
+        with self._lock:
+            if self._answer is None:
+                return
+            if self._thoughts is None:
+                self._thoughts = Wrapped(80)
+                text = f"(reasoning) {text.lstrip()}"
+            self._thoughts.feed(text)
 
     def before_answer(self) -> None:
         if self._leaves:
@@ -134,7 +145,7 @@ class Live:
             self._screen = self._whole
         rows = frame(
             self._track,
-            self._answer,
+            self._thoughts or self._answer,
             self._screen.size(),
             self._glyphs,
             now - self._started,

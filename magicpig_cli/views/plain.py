@@ -69,6 +69,9 @@ class PhaseLines:
     def piece(self, text: str) -> None:
         pass
 
+    def thought(self, text: str) -> None:
+        pass
+
     def before_answer(self) -> None:
         pass
 

@@ -22,6 +22,7 @@ from magicpig_cli.engine.events import (
     Step,
     Token,
 )
+from magicpig_cli.views.text import count
 
 Phase = Literal["start", "load", "prefill", "decode", "done"]
 
@@ -53,6 +54,7 @@ class Track:
     finished: Finished | None = None
     cited: Cited | None = None
     _pieces: list[str] = field(default_factory=list)
+    _thoughts: list[str] = field(default_factory=list)
     _held: str = ""
     _pending: str = ""
 
@@ -85,6 +87,7 @@ class Track:
                 self.phase = "decode"
                 self.generated_tokens = event.index + 1
                 self._pending = event.pending
+                self._thoughts.append(event.reasoning)
                 return self._extend(event.text)
             case Cited():
                 self.cited = event
@@ -94,6 +97,7 @@ class Track:
                 self.phase, self.finished = "done", event
                 self.generated_tokens = event.generated_tokens
                 self._pending = ""
+                self._thoughts.append(event.reasoning_tail)
                 return self._extend(event.tail)
         return ""
 
@@ -113,6 +117,11 @@ class Track:
     @property
     def answer(self) -> str:
         return "".join(self._pieces)
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it answered; empty with most models."""
+        return "".join(self._thoughts).strip()
 
     @property
     def index_path(self) -> str | None:
@@ -204,15 +213,21 @@ class Track:
     @property
     def cut_short(self) -> str | None:
         """Why an answer ended before the model was done, and the way out; None if it was done."""
-        if self.finished is None or self.finished.reason != "length":
+        if self.finished is None:
             return None
         n = self.finished.generated_tokens
+        only_thought = bool(self.reasoning) and not self.answer
+        if self.finished.reason != "length":
+            what = f"the model ended after {count(n, 'token')} of reasoning without an answer"
+            return f"{what}; --json tells what it thought" if only_thought else None
         limit = self.loaded.model.context_tokens if self.loaded else None
         if limit and self.prompted and self.prompted.prompt_tokens + n >= limit:
             return (
                 f"the answer stopped after {n:,} tokens because the model's context of {limit:,} tokens "
                 "is full; ask about a shorter document or use a model with a longer context"
             )
+        if only_thought:
+            return f"the model was still reasoning after {count(n, 'token')}; raise --max-tokens (-n)"
         return f"the answer was cut after {n:,} tokens; raise --max-tokens (-n) for more"
 
 

@@ -15,7 +15,7 @@ from recorded import request
 
 from magicpig_cli.cli import exits
 from magicpig_cli.cli.signals import Signals
-from magicpig_cli.engine.events import Event, Finished, PrefillProgress
+from magicpig_cli.engine.events import Event, Finished, PrefillProgress, Token
 from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, claim_standard
 
@@ -31,10 +31,22 @@ def hold(gate: Path) -> None:
         time.sleep(0.02)
 
 
-def played(text: str, pause_s: float, reading: Path | None, answering: Path | None) -> Iterator[Event]:
-    """The events at their pace; amid the reading, and before the end, at a gate if there is one."""
+def played(
+    text: str,
+    pause_s: float,
+    reading: Path | None,
+    answering: Path | None,
+    thoughts: str,
+    thinking: Path | None,
+) -> Iterator[Event]:
+    """The events at their pace; amid the reading, after thoughts and before the end, at a gate, if any."""
     pieces = [word if i == 0 else " " + word for i, word in enumerate(text.split(" "))]
     for event in request(pieces[:-1], pieces[-1]):
+        if thoughts and isinstance(event, Token):
+            yield Token(0, 0, "", reasoning=thoughts)
+            thoughts = ""
+            if thinking:
+                hold(thinking)
         if answering and isinstance(event, Finished):
             hold(answering)
         yield event
@@ -54,7 +66,12 @@ def main(arguments: argparse.Namespace) -> int:
         ending = exits.ANSWERED
         try:
             for event in played(
-                arguments.text, arguments.pause_s, arguments.read_until, arguments.answer_until
+                arguments.text,
+                arguments.pause_s,
+                arguments.read_until,
+                arguments.answer_until,
+                arguments.thoughts,
+                arguments.think_until,
             ):
                 with signals.showing():
                     view.show(event)
@@ -69,6 +86,7 @@ if __name__ == "__main__":
     parser.add_argument("pause_s", type=float, nargs="?", default=0.0)
     for name in ("--json", "--quiet", "--markdown"):
         parser.add_argument(name, action="store_true")
-    for name in ("--read-until", "--answer-until"):
+    parser.add_argument("--thoughts", default="")
+    for name in ("--read-until", "--think-until", "--answer-until"):
         parser.add_argument(name, type=Path, metavar="FILE")
     sys.exit(main(parser.parse_args()))

@@ -78,6 +78,20 @@ def test_panels_and_answer_share_the_screen(gate: Path) -> None:
     terminal.process.terminate(force=True)
 
 
+def test_thoughts_stand_where_the_answer_goes_until_it_comes(gate: Path) -> None:
+    end = gate.with_name("end")
+    thoughts = ("--thoughts", "Is it green, or red?", "--think-until", str(gate))
+    terminal = played("It is green, says the keeper.", "0.001", *thoughts, "--answer-until", str(end))
+    terminal.wait_for("(reasoning) Is it green, or red?")
+    gate.touch()
+    terminal.wait_for("It is green, says")
+    assert "reasoning" not in terminal.text
+    end.touch()
+    assert terminal.finish() == 0
+    assert terminal.text.startswith("It is green, says the keeper.\n")
+    assert "or red?" not in terminal.everything
+
+
 @pytest.mark.parametrize("to", [(50, 20), (150, 40), (80, 8)])
 def test_a_resize_leaves_no_stale_rows(to: tuple[int, int], gate: Path) -> None:
     terminal = played(STORY * 3, "0.001", "--answer-until", str(gate), columns=100, rows=30)

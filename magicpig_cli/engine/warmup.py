@@ -6,6 +6,7 @@ code from disk. Types decide what is compiled, not sizes, so one step on next to
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,13 @@ import torch
 from magicpig_cli.attention.hook import LayerRule
 from magicpig_cli.engine.decode import StepFunction
 from magicpig_cli.engine.step import make_step
+from magicpig_cli.lsh.jit import kept_on_disk
 from magicpig_cli.lsh.layer import LshLayer
 from magicpig_cli.lsh.params import LayerShape, LshParams
+from magicpig_cli.lsh.tables import sort_by_code
+
+# Shown with --verbose only.
+_LOG = logging.getLogger(__name__)
 
 
 class _Nothing:
@@ -41,6 +47,11 @@ def step_without_attention(model: Any) -> StepFunction:
 @torch.inference_mode()
 def compile_kernels(model: Any) -> None:
     """Run every kernel of a step once, on keys of no meaning and with a token of no meaning."""
+    if not kept_on_disk(sort_by_code):
+        _LOG.warning(
+            "magicpig: the kernels are compiled in memory, anew at every start, as neither the installation "
+            "nor the home can be written; NUMBA_CACHE_DIR=FOLDER keeps them there"
+        )
     shape = LayerShape(n_q_heads=2, n_kv_heads=1, head_dim=8)
     rows = np.zeros((1, 32, 2, 8), np.uint16)
     layer = LshLayer(LshParams(n_bits=1, n_tables=2), shape)

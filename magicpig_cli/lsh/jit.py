@@ -15,6 +15,7 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.caching import NullCache
 from numba.core.errors import NumbaError
 from numba.extending import intrinsic
 
@@ -60,6 +61,11 @@ def jit(parallel: bool = False, inline: bool = False, counted: bool = True) -> C
             return numba.njit(**options)(function)
 
     return decorate
+
+
+def kept_on_disk(kernel: Any) -> bool:
+    """Whether the machine code of a function that `jit` made is there for the next start as well."""
+    return not isinstance(getattr(kernel, "_cache", None), NullCache)
 
 
 def _bits_to_float(bits: int) -> float:

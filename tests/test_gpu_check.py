@@ -42,10 +42,11 @@ def test_its_checks_pass_on_the_cpu_device(tmp_path: Path) -> None:
     assert not any(line.startswith("FAIL") for line in lines)
     assert lines[-1] == "all checks passed"
     assert (tmp_path / "report.md").read_text(encoding="utf-8").splitlines() == lines
-    # Copies, attention kernels with their log-sum-exps, three models three times, and both quantisations.
-    assert sum(line.startswith("ok  ") for line in lines) == 2 + 54 + 9 + 2
+    # Copies, attention kernels with their log-sum-exps, three models three times, eight formats of blocks
+    # twice, and both quantisations.
+    assert sum(line.startswith("ok  ") for line in lines) == 2 + 54 + 9 + 16 + 2
     splits = [line for line in lines if "the model without attention" in line]
-    assert len(splits) == 2
+    assert len(splits) == 3
 
 
 @pytest.mark.slow
@@ -60,5 +61,5 @@ def test_it_keeps_to_its_time_and_needs_no_more_than_it_uses(tmp_path: Path) -> 
     done = run("--rehearse", "--seconds", "0", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     skipped = [line for line in done.stdout.splitlines() if line.startswith("skip ")]
-    assert len(skipped) == 7
+    assert len(skipped) == 9
     assert all("the time is over" in line for line in skipped)

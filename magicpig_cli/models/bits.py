@@ -1,13 +1,29 @@
-"""In how many bits `--quantize` may store weights, and when it may not; imports nothing heavy."""
+"""In how few bits weights may be stored, and when `--quantize` may not do it; imports nothing heavy."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from magicpig_cli.errors import UsageError
 
 QUANTIZATIONS = ("none", "int8", "int4")
+
+# GGUF's number formats that matrices can stay in, by GGML's name: weights and bytes of a block.
+GGUF_BLOCKS = {
+    "Q4_0": (32, 18),
+    "Q4_1": (32, 20),
+    "Q5_0": (32, 22),
+    "Q5_1": (32, 24),
+    "Q8_0": (32, 34),
+    "Q4_K": (256, 144),
+    "Q5_K": (256, 176),
+    "Q6_K": (256, 210),
+}
+# What `quantization_config` calls that in the config of a folder made of such a file, and where it has the
+# formats by layer.
+GGUF_METHOD, GGUF_FORMATS = "magicpig-gguf", "formats"
 
 
 def check_quantization(quantization: str) -> None:
@@ -23,6 +39,19 @@ def check_quantization(quantization: str) -> None:
     if quantization != "none" and find_spec("bitsandbytes") is None:
         install = "pip install 'magicpig-cli[quantize]'"
         raise UsageError(f"--quantize {quantization} needs bitsandbytes: {install}")
+
+
+def packed_formats(config: Any) -> dict[str, str]:
+    """Formats of the layers that stay in the blocks of a .gguf file, by name of their module.
+
+    Parameters
+    ----------
+    config : transformers config
+        Of a model's folder; of any that was not made of such a file, none do.
+    """
+    stored = getattr(config, "quantization_config", None)
+    values = stored if isinstance(stored, dict) else vars(stored) if stored is not None else {}
+    return dict(values[GGUF_FORMATS]) if values.get("quant_method") == GGUF_METHOD else {}
 
 
 def refuse_gguf(name: str, quantization: str) -> None:

@@ -1,7 +1,8 @@
-"""A GGUF file as a folder of bfloat16 safetensors that transformers loads in a second.
+"""A GGUF file as a folder of safetensors that transformers loads in a second: in bfloat16, or packed.
 
 Done once per file and kept in the cache, since transformers parses a GGUF anew at every start (25 s
-for the small embedded model). Weights go through memory one shard at a time.
+for the small embedded model). Weights go through memory one shard at a time. For a GPU matrices stay in
+the file's blocks (`gguf_packed`), since it is for their size that people take such files.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from magicpig_cli.errors import DamagedFile
+from magicpig_cli.models.bits import GGUF_BLOCKS, GGUF_FORMATS, GGUF_METHOD
 from magicpig_cli.models.gguf_config import transformers_config
 from magicpig_cli.models.gguf_file import GgufFile, GgufTensor, read_gguf
 from magicpig_cli.models.gguf_tokenizer import save_tokenizer
@@ -42,12 +44,33 @@ _INNER = {
 _BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
-def unpacked_bytes(file: GgufFile) -> int:
-    """Size of the weights in bfloat16."""
-    return sum(2 * int(np.prod(tensor.shape)) for tensor in file.tensors)
+# Chooses the tensors that stay in their blocks, by the name of their format; None for those that do not.
+Packing = Callable[[GgufTensor], str | None]
 
 
-def unpack_gguf(path: Path, folder: Path, progress: Progress) -> None:
+def no_packing(tensor: GgufTensor) -> None:
+    """Everything in bfloat16."""
+
+
+def layer_packing(tensor: GgufTensor) -> str | None:
+    """Matrices of layers, and an output head of its own, in formats that can be widened on a GPU."""
+    from gguf.constants import GGMLQuantizationType
+
+    kind = GGMLQuantizationType(tensor.type_number).name
+    is_matrix = tensor.name.startswith("blk.") or tensor.name == "output.weight"
+    return kind if is_matrix and len(tensor.shape) == 2 and kind in GGUF_BLOCKS else None
+
+
+def folder_bytes(file: GgufFile, packing: Packing) -> int:
+    """Size of the weights as they are written."""
+    return sum(_kept_bytes(tensor, packing) for tensor in file.tensors)
+
+
+def _kept_bytes(tensor: GgufTensor, packing: Packing) -> int:
+    return 2 * int(np.prod(tensor.shape)) if packing(tensor) is None else tensor.n_bytes
+
+
+def unpack_gguf(path: Path, folder: Path, progress: Progress, packing: Packing = no_packing) -> None:
     """Write config, tokenizer and weights of a GGUF file into an empty folder.
 
     Parameters
@@ -57,6 +80,8 @@ def unpack_gguf(path: Path, folder: Path, progress: Progress) -> None:
         Exists and is empty; its files are complete when this returns.
     progress : callable
         Gets ("unpacking", bytes done, bytes in all).
+    packing : Packing
+        Which tensors stay as they are.
 
     Raises
     ------
@@ -64,7 +89,7 @@ def unpack_gguf(path: Path, folder: Path, progress: Progress) -> None:
         If the file cannot be read, or not without being read wrongly.
     """
     try:
-        _unpack(read_gguf(path), folder, progress)
+        _unpack(read_gguf(path), folder, progress, packing)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DamagedFile(
             f"{path} contradicts itself ({type(error).__name__}: {str(error)[:100]}); "
@@ -72,7 +97,7 @@ def unpack_gguf(path: Path, folder: Path, progress: Progress) -> None:
         ) from error
 
 
-def _unpack(file: GgufFile, folder: Path, progress: Progress) -> None:
+def _unpack(file: GgufFile, folder: Path, progress: Progress, packing: Packing) -> None:
     by_name = {tensor.name: tensor for tensor in file.tensors}
     for required in ("token_embd.weight", "output_norm.weight"):
         if required not in by_name:
@@ -81,12 +106,18 @@ def _unpack(file: GgufFile, folder: Path, progress: Progress) -> None:
             )
     data = np.asarray(np.memmap(file.path, np.uint8, "r")).view(np.ndarray)
     factors = values(data, by_name[_ROPE_FACTORS]) if _ROPE_FACTORS in by_name else None
-    progress("unpacking", 0, unpacked_bytes(file))
+    progress("unpacking", 0, folder_bytes(file, packing))
     config, generation = transformers_config(file, factors)
+    kept = {tensor.name: packing(tensor) for tensor in file.tensors}
+    formats = {
+        _transformers_name(file, name).removesuffix(".weight"): kind for name, kind in kept.items() if kind
+    }
+    if formats:
+        config["quantization_config"] = {"quant_method": GGUF_METHOD, GGUF_FORMATS: formats}
     _write_json(folder / "config.json", config)
     _write_json(folder / "generation_config.json", generation)
     save_tokenizer(file, folder, config["max_position_embeddings"])
-    _save_weights(file, data, config, folder, progress)
+    _save_weights(file, data, config, folder, progress, packing)
 
 
 def values(data: npt.NDArray[np.uint8], tensor: GgufTensor) -> npt.NDArray[np.float32]:
@@ -122,14 +153,19 @@ def _pieces(data: npt.NDArray[np.uint8], tensor: GgufTensor) -> Iterator[tuple[i
 
 
 def _save_weights(
-    file: GgufFile, data: npt.NDArray[np.uint8], config: dict[str, Any], folder: Path, progress: Progress
+    file: GgufFile,
+    data: npt.NDArray[np.uint8],
+    config: dict[str, Any],
+    folder: Path,
+    progress: Progress,
+    packing: Packing,
 ) -> None:
     from safetensors.torch import save_file
 
-    total = unpacked_bytes(file)
+    total = folder_bytes(file, packing)
     names: dict[str, str] = {}
     done = 0
-    shards = list(_shards(file))
+    shards = list(_shards(file, packing))
     for number, tensors in enumerate(shards, 1):
         shard_name = (
             "model.safetensors"
@@ -139,7 +175,8 @@ def _save_weights(
         shard = {}
         for tensor in tensors:
             name = _transformers_name(file, tensor.name)
-            shard[name] = _weight(file, data, tensor, config)
+            make = _weight if packing(tensor) is None else _packed_weight
+            shard[name] = make(file, data, tensor, config)
             names[name] = shard_name
             done += shard[name].nbytes
             progress("unpacking", done, total)
@@ -149,13 +186,13 @@ def _save_weights(
         _write_json(folder / "model.safetensors.index.json", index)
 
 
-def _shards(file: GgufFile) -> Iterator[list[GgufTensor]]:
+def _shards(file: GgufFile, packing: Packing) -> Iterator[list[GgufTensor]]:
     shard: list[GgufTensor] = []
     size = 0
     for tensor in file.tensors:
         if tensor.name == _ROPE_FACTORS:
             continue
-        n_bytes = 2 * int(np.prod(tensor.shape))
+        n_bytes = _kept_bytes(tensor, packing)
         if shard and size + n_bytes > _SHARD_BYTES:
             yield shard
             shard, size = [], 0
@@ -171,13 +208,32 @@ def _weight(file: GgufFile, data: npt.NDArray[np.uint8], tensor: GgufTensor, con
     flat = bits.reshape(-1)
     for start, piece in _pieces(data, tensor):
         flat[start : start + piece.size] = _bfloat16_bits(file, tensor, piece)
+    return torch.from_numpy(_in_order(file, tensor, bits, config)).view(torch.bfloat16)
+
+
+def _packed_weight(
+    file: GgufFile, data: npt.NDArray[np.uint8], tensor: GgufTensor, config: dict[str, Any]
+) -> Any:
+    """The tensor's blocks as they are, uint8, (n_out, bytes of a row)."""
+    import torch
+
+    for _, piece in _pieces(data, tensor):
+        _require_numbers(file, tensor, piece)
+    rows = data[tensor.start : tensor.start + tensor.n_bytes].reshape(tensor.shape[0], -1)
+    return torch.from_numpy(_in_order(file, tensor, rows, config).copy())
+
+
+def _in_order(
+    file: GgufFile, tensor: GgufTensor, rows: npt.NDArray[Any], config: dict[str, Any]
+) -> npt.NDArray[Any]:
+    """Rows of a weight in the order that transformers has them in."""
     part = tensor.name.split(".")[2] if tensor.name.startswith("blk.") else ""
-    if file.architecture == "llama" and part in ("attn_q", "attn_k"):
-        heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
-        # llama.cpp interleaves the two halves that rotate together; transformers keeps them apart.
-        pairs = bits.reshape(heads, tensor.shape[0] // heads // 2, 2, *tensor.shape[1:])
-        bits = np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(tensor.shape)
-    return torch.from_numpy(bits).view(torch.bfloat16)
+    if file.architecture != "llama" or part not in ("attn_q", "attn_k"):
+        return rows
+    heads = config["num_attention_heads" if part == "attn_q" else "num_key_value_heads"]
+    # llama.cpp interleaves the two halves that rotate together; transformers keeps them apart.
+    pairs = rows.reshape(heads, len(rows) // heads // 2, 2, *rows.shape[1:])
+    return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
 def _bfloat16_bits(
@@ -187,15 +243,19 @@ def _bfloat16_bits(
 
     In numpy, as torch would start its threads for pieces of this size: ten times slower on busy cores.
     """
-    if not np.isfinite(numbers).all():
-        raise DamagedFile(
-            f"{file.path} holds numbers that are none (NaN, infinity) in {tensor.name}; fetch it again"
-        )
+    _require_numbers(file, tensor, numbers)
     bits = numbers.view(np.uint32)
     rounded: npt.NDArray[np.uint32] = (
         bits + (((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF))
     ) >> np.uint32(16)
     return rounded
+
+
+def _require_numbers(file: GgufFile, tensor: GgufTensor, numbers: npt.NDArray[np.float32]) -> None:
+    if not np.isfinite(numbers).all():
+        raise DamagedFile(
+            f"{file.path} holds numbers that are none (NaN, infinity) in {tensor.name}; fetch it again"
+        )
 
 
 def _transformers_name(file: GgufFile, name: str) -> str:

@@ -25,7 +25,32 @@ _STORED_AS: dict[torch.dtype, type[np.generic]] = {
 }
 
 
-class PackedLinear(nn.Module):
+class WideningLinear(nn.Module):
+    """A linear layer whose weight keeps its stored form, and that can hold a wide copy for a while.
+
+    Parameters
+    ----------
+    weight : torch.nn.Parameter
+        (n_out, whatever a row takes).
+    bias : torch.Tensor or None
+        (n_out,).
+    """
+
+    in_features: int
+
+    def __init__(self, weight: nn.Parameter, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.out_features = weight.shape[0]
+        self.weight = weight
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self._wide: torch.Tensor | None = None
+
+    def widened(self) -> torch.Tensor:
+        """The weight in numbers that torch multiplies, (n_out, n_in)."""
+        raise NotImplementedError
+
+
+class PackedLinear(WideningLinear):
     """A linear layer whose weight keeps its stored form while input and output are float32.
 
     Parameters
@@ -38,11 +63,8 @@ class PackedLinear(nn.Module):
     """
 
     def __init__(self, weight: nn.Parameter, bias: torch.Tensor | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.shape
-        self.weight = weight
-        self.bias = None if bias is None else nn.Parameter(bias.detach().float(), requires_grad=False)
-        self._wide: torch.Tensor | None = None
+        super().__init__(weight, None if bias is None else bias.detach().float())
+        self.in_features = weight.shape[1]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map (..., n_in) to (..., n_out), float32."""
@@ -113,17 +135,17 @@ def pack_linears(model: nn.Module) -> None:
 
 @contextmanager
 def upcast(layer: nn.Module) -> Iterator[None]:
-    """Keep float32 copies of a layer's packed weights while the block runs.
+    """Keep wide copies of a layer's packed weights while the block runs.
 
     Many rows at once are then multiplied by torch without widening the weights for each chunk.
-    A module without packed weights (on a GPU) is left as it is.
+    A module without packed weights is left as it is.
 
     Parameters
     ----------
     layer : torch.nn.Module
-        Its copies take 4 bytes a weight until the block ends.
+        Its copies take 4 bytes a weight on a CPU until the block ends, 2 on a GPU.
     """
-    packed = [module for module in layer.modules() if isinstance(module, PackedLinear)]
+    packed = [module for module in layer.modules() if isinstance(module, WideningLinear)]
     try:
         for module in packed:
             module._wide = module.widened()

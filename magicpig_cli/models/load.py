@@ -12,7 +12,8 @@ import torch
 from magicpig_cli.attention.hook import ATTENTION_NAME, register_attention
 from magicpig_cli.errors import DamagedFile, UsageError, is_out_of_memory, tells_of_no_memory
 from magicpig_cli.models.architectures import read_config
-from magicpig_cli.models.bits import check_quantization
+from magicpig_cli.models.bits import check_quantization, packed_formats
+from magicpig_cli.models.gguf_packed import register_packed_gguf
 from magicpig_cli.models.heap import returned_when_freed
 from magicpig_cli.models.linear import pack_linears
 from magicpig_cli.models.machine import room
@@ -51,7 +52,8 @@ class LoadedModel:
     shape : ModelShape or None
         What memory plans are made from; None for a model that did not come from files.
     quantization : str
-        Of the layers' matrices: a name of `bits.QUANTIZATIONS`.
+        Of the layers' matrices: a name of `bits.QUANTIZATIONS`, or gguf where they stay in the blocks of a
+        .gguf file.
     """
 
     model: Any
@@ -152,7 +154,9 @@ def load_model(
     check_quantization(quantization)
     model_id = model_id or str(folder)
     shape = stretched(shape_of_model_folder(folder, model_id), stretch)
+    register_packed_gguf()
     config = read_config(folder)
+    is_packed = bool(packed_formats(config))
     if quantization != "none":
         check_quantizable(config, model_id)
     on_gpu = device.type == "cuda"
@@ -201,7 +205,7 @@ def load_model(
         context_tokens(model.config.get_text_config(decoder=True)),
         _stops(model, tokenizer),
         shape,
-        quantization,
+        "gguf" if is_packed else quantization,
     )
 
 

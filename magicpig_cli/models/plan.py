@@ -190,6 +190,8 @@ def plan_memory(shape: ModelShape, ctx: int, options: PlanOptions) -> MemoryPlan
         wide = 4 * shape.layer_parameters
         activations += wide + 2 * shape.vocabulary * 4
         overhead += min(_MOST_GAPS_BYTES, int(_GAPS * shape.n_layers * wide), kv + table_bytes)
+    elif shape.packed_parameters:
+        activations += number * shape.layer_parameters  # widened while a layer is read
     device = DevicePlan(_weights(shape, options), static_kv, hidden, activations, overhead)
     runtime = (_RUNTIME_BYTES if on_cpu else _CUDA_RUNTIME_BYTES) + _TOKENIZER_FACTOR * shape.tokenizer_bytes
     if sampled:
@@ -320,8 +322,10 @@ def _weights(shape: ModelShape, options: PlanOptions) -> int:
     number = _DTYPE_BYTES[options.dtype]
     on_cpu = options.device_kind == "cpu"
     quantized = 0 if options.quantization == "none" else shape.linear_parameters
-    rest = shape.parameters - shape.expert_parameters - quantized
-    n_bytes = rest * number + shape.expert_parameters * (4 if on_cpu else number)
+    packed = 0 if on_cpu else shape.packed_parameters
+    rest = shape.parameters - shape.expert_parameters - quantized - packed
+    n_bytes = shape.packed_bytes if packed else 0
+    n_bytes += rest * number + shape.expert_parameters * (4 if on_cpu else number)
     if quantized:
         each = _QUANTIZED_BYTES[options.quantization, options.device_kind]
         n_bytes += int(quantized * (each + (4 / shape.hidden if options.quantization == "int8" else 0)))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from magicpig_cli.errors import DamagedFile
 from magicpig_cli.lsh.params import LayerShape
+from magicpig_cli.models.bits import GGUF_BLOCKS, packed_formats
 from magicpig_cli.models.catalog import CATALOG, EMBEDDED, CatalogEntry
 from magicpig_cli.models.profiles import context_tokens, rope_sets
 
@@ -45,6 +46,8 @@ class ModelShape:
         Size of tokenizer.json.
     linear_parameters : int
         Numbers in the layers' plain matrices, which `--quantize` stores in fewer bits; 0 where it cannot.
+    packed_parameters, packed_bytes : int
+        Of matrices that stay in the blocks of a .gguf file on a GPU: numbers and bytes.
     rotations : int
         Sets of rotary angles that prefill keeps per token.
     rope : str or None
@@ -63,6 +66,8 @@ class ModelShape:
     expert_parameters: int
     tokenizer_bytes: int
     linear_parameters: int
+    packed_parameters: int = 0
+    packed_bytes: int = 0
     rotations: int = 1
     rope: str | None = "default"
 
@@ -123,11 +128,21 @@ def shape_of_folder(folder: Path, model_id: str, config: Any) -> ModelShape:
         Of that folder, checked by `architectures.check_architecture`.
     """
     tokenizer = folder / "tokenizer.json"
-    return shape_of_config(
-        config,
-        model_id,
-        tensor_shapes(folder),
-        tokenizer.stat().st_size if tokenizer.is_file() else _TOKENIZER_BYTES,
+    tokenizer_bytes = tokenizer.stat().st_size if tokenizer.is_file() else _TOKENIZER_BYTES
+    stored, formats = tensor_shapes(folder), packed_formats(config)
+    if not formats:
+        return shape_of_config(config, model_id, stored, tokenizer_bytes)
+    tensors = dict(stored)
+    for name, kind in formats.items():
+        block, block_bytes = GGUF_BLOCKS[kind]
+        n_out, n_bytes = stored.get(f"{name}.weight", (0, 0))
+        tensors[f"{name}.weight"] = (n_out, n_bytes // block_bytes * block)
+    packed = [f"{name}.weight" for name in formats]
+    return replace(
+        shape_of_config(config, model_id, tensors, tokenizer_bytes),
+        linear_parameters=0,
+        packed_parameters=sum(prod(tensors[name]) for name in packed),
+        packed_bytes=sum(prod(stored.get(name, (0,))) for name in packed),
     )
 
 

@@ -20,7 +20,14 @@ from magicpig_cli.models.catalog import DEFAULT_WITH_GPU, EMBEDDED, CatalogEntry
 from magicpig_cli.models.embedded import cached_embedded, embedded_folder
 from magicpig_cli.models.folder_check import check_folder
 from magicpig_cli.models.gguf_file import read_gguf
-from magicpig_cli.models.gguf_unpack import Progress, unpack_gguf, unpacked_bytes
+from magicpig_cli.models.gguf_unpack import (
+    Packing,
+    Progress,
+    folder_bytes,
+    layer_packing,
+    no_packing,
+    unpack_gguf,
+)
 from magicpig_cli.models.hub import cached_folder, hub_folder
 
 Notice = Callable[[str], None]
@@ -59,7 +66,7 @@ def resolve(name: str, *, offline: bool, device_kind: str, progress: Progress, n
     offline : bool
         Never ask the network.
     device_kind : str
-        `cuda` or `cpu`: what `auto` chooses by.
+        `cuda` or `cpu`: what `auto` chooses by, and whether matrices of a .gguf file stay packed.
     progress : callable
         Gets (phase, bytes done, bytes in all or None) while something is fetched or unpacked.
     notice : callable
@@ -82,11 +89,12 @@ def resolve(name: str, *, offline: bool, device_kind: str, progress: Progress, n
     if not name:
         raise UsageError("the model's name is empty; see `magicpig models ls`")
     path = Path(os.path.expanduser(name))
+    packing = layer_packing if device_kind == "cuda" else no_packing
     # The functions of os.path, as they are false for names that no file can have.
     if os.path.isdir(path):
-        return _from_folder(path, name, progress, notice)
+        return _from_folder(path, name, packing, progress, notice)
     if os.path.exists(path):
-        return _from_file(path, name, progress, notice)
+        return _from_file(path, name, packing, progress, notice)
     if _HUB_ID.fullmatch(name) and not name.lower().endswith((".gguf", ".safetensors")):
         return ModelSource(hub_folder(name, offline=offline, progress=progress), name)
     raise UsageError(_unknown(name, path))
@@ -104,18 +112,20 @@ def on_disk(entry: CatalogEntry) -> Path | None:
     return folder
 
 
-def _from_folder(folder: Path, name: str, progress: Progress, notice: Notice) -> ModelSource:
+def _from_folder(
+    folder: Path, name: str, packing: Packing, progress: Progress, notice: Notice
+) -> ModelSource:
     ggufs = sorted(folder.glob("*.gguf"))
     if ggufs and not (folder / "config.json").exists():
         if len(ggufs) > 1:
             listing = ", ".join(path.name for path in ggufs[:5])
             raise UsageError(f"the folder {name} holds {len(ggufs)} GGUF files ({listing}); name one of them")
-        return _from_file(ggufs[0], str(ggufs[0]), progress, notice)
+        return _from_file(ggufs[0], str(ggufs[0]), packing, progress, notice)
     check_folder(folder)
     return ModelSource(folder.absolute(), name)
 
 
-def _from_file(path: Path, name: str, progress: Progress, notice: Notice) -> ModelSource:
+def _from_file(path: Path, name: str, packing: Packing, progress: Progress, notice: Notice) -> ModelSource:
     if path.suffix.lower() == ".safetensors":
         raise UsageError(f"{name} is one file of a model; name its folder ({path.parent}) instead")
     with path.open("rb") as file:
@@ -124,11 +134,12 @@ def _from_file(path: Path, name: str, progress: Progress, notice: Notice) -> Mod
         raise UsageError(
             f"{name} is neither a folder of safetensors nor a .gguf file; see `magicpig models ls`"
         )
-    return ModelSource(_unpacked(path, progress, notice), name)
+    return ModelSource(_unpacked(path, packing, progress, notice), name)
 
 
-def _unpacked(path: Path, progress: Progress, notice: Notice) -> Path:
-    relative = f"models/{_safe(path.stem)}-{_fingerprint(path)}-{_UNPACK_VERSION}"
+def _unpacked(path: Path, packing: Packing, progress: Progress, notice: Notice) -> Path:
+    form = "" if packing is no_packing else "-packed"
+    relative = f"models/{_safe(path.stem)}-{_fingerprint(path)}-{_UNPACK_VERSION}{form}"
     cached = find_cached(relative)
     if cached is not None:
         try:
@@ -137,10 +148,10 @@ def _unpacked(path: Path, progress: Progress, notice: Notice) -> Path:
         except DamagedFile as damage:
             notice(f"the unpacked copy of {path.name} is damaged and is made anew: {damage.sentence}")
             remove_entry(cached)
-    n_bytes = unpacked_bytes(read_gguf(path))
+    n_bytes = folder_bytes(read_gguf(path), packing)
     with new_entry(relative, n_bytes, notice) as partial:
         if partial is not None:
-            unpack_gguf(path, partial, progress)
+            unpack_gguf(path, partial, progress, packing)
             notice(f"{path.name} was unpacked once ({n_bytes / 1e9:.1f} GB) and is kept in {partial.parent}")
     folder = find_cached(relative)
     if folder is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from magicpig_cli.models.catalog import (
 )
 from magicpig_cli.models.gguf_config import transformers_config
 from magicpig_cli.models.gguf_file import read_gguf
+from magicpig_cli.models.gguf_unpack import layer_packing
 from magicpig_cli.models.shape import ModelShape, shape_of_config, shape_of_entry, shape_of_folder
 
 # A GGUF keeps its vocabulary in itself; unpacked, it takes about this much per token.
@@ -82,8 +84,13 @@ def _of_gguf(path: Path) -> ModelShape:
     values: dict[str, Any] = dict(transformers_config(file, None)[0])
     config = AutoConfig.for_model(values.pop("model_type"), **values)
     tensors = {tensor.name.replace("blk.", "model.layers.", 1): tensor.shape for tensor in file.tensors}
-    shape = shape_of_config(config, str(path), tensors, _BYTES_PER_TOKEN * config.vocab_size)
-    return replace(shape, linear_parameters=0)  # quantised already
+    packed = [tensor for tensor in file.tensors if layer_packing(tensor)]
+    return replace(
+        shape_of_config(config, str(path), tensors, _BYTES_PER_TOKEN * config.vocab_size),
+        linear_parameters=0,  # quantised already
+        packed_parameters=sum(prod(tensor.shape) for tensor in packed),
+        packed_bytes=sum(tensor.n_bytes for tensor in packed),
+    )
 
 
 def _of_hub(hub_id: str) -> ModelShape:

@@ -94,6 +94,8 @@ def write_gguf(
         writer.add_tensor("rope_freqs.weight", factors.astype(np.float32))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH_NAMES and _arch(architecture), config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
         stem, suffix = name.rsplit(".", 1)
         values = tensor.float().numpy()
         if architecture == "llama" and (".q_proj" in name or ".k_proj" in name):

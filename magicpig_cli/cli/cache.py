@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.cli import exits, options
 from magicpig_cli.cli.completion import kept_documents
 from magicpig_cli.cli.help import Command, Group
 from magicpig_cli.errors import MagicPigError, UsageError
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard
-from magicpig_cli.views.text import byte_size, count, harmless
+from magicpig_cli.views.text import count, harmless
 
 if TYPE_CHECKING:
     from magicpig_cli.store.index_folder import IndexFolder

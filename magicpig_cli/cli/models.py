@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.cli import exits, options
 from magicpig_cli.cli.chatter import set_up_libraries
 from magicpig_cli.cli.completion import model_names
 from magicpig_cli.cli.help import Command, Group
 from magicpig_cli.cli.signals import Signals
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
-from magicpig_cli.views.text import byte_size
 
 if TYPE_CHECKING:
     from magicpig_cli.models.sources import ModelSource

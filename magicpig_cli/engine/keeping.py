@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.events import Indexed, Notice
 from magicpig_cli.engine.prefill import Suspended
@@ -249,8 +250,8 @@ class IndexKeeper:
             library.hold(path.name)
             for entry in library.folder.evict(library.limit_bytes, keep=path.name):
                 library.tell(
-                    f"the index of {', '.join(entry.documents)} ({entry.n_bytes / 1e6:,.0f} MB) was removed: "
-                    f"indexes may take {library.limit_bytes / 1e9:,.1f} GB, and it was the longest unused"
+                    f"the index of {', '.join(entry.documents)} ({byte_size(entry.n_bytes)}) was removed: "
+                    f"indexes may take {byte_size(library.limit_bytes)}, and it was the longest unused"
                 )
         except OSError as error:
             library.tell(not_kept(error, library.folder.root))
@@ -297,9 +298,7 @@ class IndexKeeper:
         n_bytes = n_layers * 2 * record.n_rows * record.n_kv_heads * record.head_dim * 2
         limit = self._library.limit_bytes
         if n_bytes > limit and record.window is None:
-            raise OSError(
-                0, f"it would take {n_bytes / 1e9:,.1f} GB, more than the limit of {limit / 1e9:,.1f} GB"
-            )
+            raise OSError(0, f"it would take {byte_size(n_bytes)}, more than the limit of {byte_size(limit)}")
 
     def _give_up(self, error: OSError) -> None:
         writer, self._writer = self._writer, None
@@ -310,4 +309,5 @@ class IndexKeeper:
 
 def not_kept(error: OSError, root: Path) -> str:
     """Why there will be no index, in a sentence."""
-    return f"what was read is not kept in {root}: {(error.strerror or str(error)).lower()}"
+    reason = error.strerror or str(error)
+    return f"what was read is not kept in {root}: {reason[:1].lower()}{reason[1:]}"

@@ -14,6 +14,7 @@ from time import monotonic, sleep
 
 import numpy as np
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.attention.session import Session
 from magicpig_cli.engine.keeping import IndexKeeper, not_kept
 from magicpig_cli.engine.restore import offer_tables, restore_layers
@@ -89,7 +90,7 @@ class Library:
         library = cls(folder, model, limit, threads)
         if folder.create():
             library._notices.append(
-                f"what is read is kept in {root}, up to {limit / 1e9:,.1f} GB "
+                f"what is read is kept in {root}, up to {byte_size(limit)} "
                 f"({SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit, "
                 "--no-cache keeps nothing)"
             )

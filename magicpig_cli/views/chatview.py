@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.views.base import Ending
-from magicpig_cli.views.text import byte_size, count
+from magicpig_cli.views.text import count
 from magicpig_cli.views.track import Track
 
 HELP = """\

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from magicpig_cli.views.text import byte_size
+from magicpig_cli.amounts import byte_size
 
 _WIDTH = 100
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.views.glyphs import Glyphs
 from magicpig_cli.views.panels import GAP, PANEL_COLUMNS, band, column, figures
 from magicpig_cli.views.screen import Row, Size, Span
-from magicpig_cli.views.text import byte_size, count, duration, harmless
+from magicpig_cli.views.text import count, duration, harmless
 from magicpig_cli.views.track import Track
 from magicpig_cli.views.wrap import Wrapped
 

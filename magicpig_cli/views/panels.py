@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.views.glyphs import Glyphs
 from magicpig_cli.views.screen import Row, Span
-from magicpig_cli.views.text import byte_size, count, percent
+from magicpig_cli.views.text import count, percent
 from magicpig_cli.views.track import Track
 
 # Columns of a panel with its borders.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from magicpig_cli.amounts import byte_size
 from magicpig_cli.engine.events import Cited, Event, Loaded, LoadProgress, Notice, Passage, Prefilled
 from magicpig_cli.views.base import Ending
 from magicpig_cli.views.streams import Messages, Output
-from magicpig_cli.views.text import byte_size, count, duration, percent
+from magicpig_cli.views.text import count, duration, percent
 from magicpig_cli.views.track import Track
 
 

@@ -18,16 +18,6 @@ def harmless(text: str) -> str:
     return _OVERRIDES.sub(lambda match: f"\\u{ord(match[0]):04x}", spelled)
 
 
-def byte_size(n_bytes: float) -> str:
-    """`269 MB`, `1.24 GB`: decimal units, three digits."""
-    if n_bytes < 1e6:
-        return f"{n_bytes / 1e3:.0f} kB"
-    if n_bytes < 999.5e6:
-        return f"{n_bytes / 1e6:.0f} MB"
-    size = n_bytes / 1e9
-    return f"{size:.2f} GB" if size < 10 else f"{size:.1f} GB"
-
-
 def duration(seconds: float) -> str:
     """`0.4 s`, `38 s`, `3 min 05 s`, `2 h 10 min`."""
     if seconds < 9.95:

@@ -139,8 +139,8 @@ class Output:
                 raise ReaderGone from None
             except OSError as error:
                 raise OutputError(
-                    f"standard output could not be written ({error.strerror}), so what it holds is incomplete; "
-                    "make room or write elsewhere, and run again"
+                    f"standard output could not be written ({error.strerror}), so what it holds is "
+                    "incomplete; make room or write elsewhere, and run again"
                 ) from error
 
     def _some(self, fd: int, data: memoryview) -> int:

@@ -54,7 +54,9 @@ def scripted_tokenizer(
     return tokenizer, [vocabulary[s] for s in spelled]
 
 
-def scripted_model(folder: Path, pieces: Sequence[str | bytes], template: str = CHATML) -> Path:
+def scripted_model(
+    folder: Path, pieces: Sequence[str | bytes], template: str = CHATML, endless: bool = False
+) -> Path:
     """Write the model's folder and give it back.
 
     Its layers add nothing, and its head turns each token into the one after it.
@@ -66,6 +68,8 @@ def scripted_model(folder: Path, pieces: Sequence[str | bytes], template: str = 
         Of the answer, all different and none a line end alone, which is what the prompt ends in.
     template : str
         Of the chat; ends in a line end.
+    endless : bool
+        Begin again after the last piece.
     """
     tokenizer, ids = scripted_tokenizer(pieces, template)
     config = AutoConfig.for_model(
@@ -78,7 +82,7 @@ def scripted_model(folder: Path, pieces: Sequence[str | bytes], template: str = 
     embedding = torch.randn(len(tokenizer), _WIDTH)
     head = torch.zeros_like(embedding)
     line_end = tokenizer.convert_tokens_to_ids(_letters()[ord("\n")])
-    for before, after in pairwise([line_end, *ids, tokenizer.eos_token_id]):
+    for before, after in pairwise([line_end, *ids, ids[0] if endless else tokenizer.eos_token_id]):
         head[after] += embedding[before] / embedding[before].norm()
     with torch.no_grad():
         model.model.embed_tokens.weight.copy_(embedding)

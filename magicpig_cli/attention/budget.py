@@ -1,8 +1,8 @@
 """How many bits, tables and collisions suit a prompt's length.
 
 A share that is right for 96k keys is too small for 2,600: there it leaves 75 keys. So
-shorter prompts sample a larger share, some 200 keys at least, and it stays below a tenth of the keys of
-prompts from 3,000 tokens on.
+shorter prompts sample a larger share, some 200 keys at least: about a fifth of 2,500 keys, which costs
+little there, and below a tenth from 3,000 tokens on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from magicpig_cli.lsh.params import MOST_COLLISIONS, LshParams
 
 # (prompt tokens up to which it serves, K, L, M), measured in docs/accuracy.md.
-_BY_LENGTH = ((600, 8, 160, 2), (1_500, 8, 160, 4), (12_000, 8, 160, 6))
+_BY_LENGTH = ((600, 8, 160, 2), (2_500, 8, 160, 4), (12_000, 8, 160, 6))
 # Beyond: K and L as published (arXiv 2410.16179, section 5). With M=2, as there, heads that sample together
 # would read three times as many rows.
 _LONG = (10, 150, 3)

@@ -16,23 +16,11 @@ from numba.core.errors import NumbaError
 from numba.extending import intrinsic, overload
 
 from magicpig_cli.lsh.jit import KERNEL_LOCK, bits_to_float, jit
+from magicpig_cli.models.nf4 import dot_nf4, read_scale
 
 # Rows of activations up to which the weights are the bottleneck, so that widening them in
 # registers beats widening them in memory for torch's matrix product.
 MAX_ROWS = 8
-
-# The values of a 4-bit weight, times its block's scale: quantiles of a normal distribution (QLoRA,
-# arXiv 2305.14314, appendix E), and how many weights share a scale.
-NF4_CODE = np.array(
-    [
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941,
-        0.7229568362236023, 1.0,
-    ],
-    np.float32,
-)  # fmt: skip
-NF4_BLOCK = 64
 
 # Moving a float16's exponent bits into a float32's leaves the exponent too small by 127 - 15.
 _HALF_RESCALE = 2.0**112
@@ -84,35 +72,11 @@ def _dot_floats(row: np.ndarray, x: np.ndarray) -> Any:
 
 
 @jit(inline=True)
-def _scale(row: np.ndarray, at: int) -> Any:
-    """The float32 in four bytes of a row, lowest first."""
-    bits = np.uint32(0)
-    for i in range(4):
-        bits |= np.uint32(np.uint8(row[at + i])) << np.uint32(8 * i)
-    return bits_to_float(bits)
-
-
-@jit(inline=True)
 def _dot_int8(row: np.ndarray, x: np.ndarray) -> Any:
     total = np.float32(0.0)
     for i in range(x.size):
         total += np.float32(row[i]) * x[i]
-    return total * _scale(row, x.size)
-
-
-@jit(inline=True)
-def _dot_nf4(row: np.ndarray, x: np.ndarray) -> Any:
-    total = np.float32(0.0)
-    half = NF4_BLOCK // 2
-    for block in range(x.size // NF4_BLOCK):
-        at, first = block * half, block * NF4_BLOCK
-        low, high = np.float32(0.0), np.float32(0.0)
-        for i in range(half):
-            pair = row[at + i]
-            low += NF4_CODE[pair & np.uint8(15)] * x[first + i]
-            high += NF4_CODE[pair >> np.uint8(4)] * x[first + half + i]
-        total += (low + high) * _scale(row, x.size // 2 + 4 * block)
-    return total
+    return total * read_scale(row, x.size)
 
 
 def dot(row: np.ndarray, x: np.ndarray) -> Any:
@@ -122,17 +86,17 @@ def dot(row: np.ndarray, x: np.ndarray) -> Any:
     ----------
     row : numpy.ndarray
         Its type tells the format. Those of `widen`: (n_in,). int8: n_in weights and the float32 that
-        multiplies them, (n_in + 4,). uint8: for each NF4_BLOCK weights half as many bytes, whose low bits
-        index `NF4_CODE` for the block's first half and whose high bits for its second, and after all of
-        these a float32 scale per block, (n_in / 2 + n_in / 16,).
+        multiplies them, (n_in + 4,). uint8: for each `nf4.NF4_BLOCK` weights half as many bytes, whose low
+        bits index `nf4.NF4_CODE` for the block's first half and whose high bits for its second, and after
+        all of these a float32 scale per block, (n_in / 2 + n_in / 16,).
     x : numpy.ndarray
-        (n_in,), float32; for uint8 a multiple of NF4_BLOCK.
+        (n_in,), float32; for uint8 a multiple of `nf4.NF4_BLOCK`.
     """
     return _dot_of(row.dtype)(row, x)
 
 
 def _dot_of(dtype: Any) -> Any:
-    return {"int8": _dot_int8, "uint8": _dot_nf4}.get(str(dtype), _dot_floats)
+    return {"int8": _dot_int8, "uint8": dot_nf4}.get(str(dtype), _dot_floats)
 
 
 @overload(dot, jit_options={"nogil": True, "error_model": "numpy", "forceinline": True})

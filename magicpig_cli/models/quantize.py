@@ -18,8 +18,8 @@ from torch import nn
 
 from magicpig_cli.errors import MagicPigError, UsageError
 from magicpig_cli.models.bits import check_quantization
-from magicpig_cli.models.gemv import NF4_BLOCK, NF4_CODE
 from magicpig_cli.models.linear import PackedLinear
+from magicpig_cli.models.nf4 import NF4_BLOCK, NF4_CODE
 
 # How an int4 weight is stored: 16 values that divide a normal distribution evenly (arXiv 2305.14314).
 _FOUR_BITS = "nf4"

@@ -6,9 +6,7 @@ import math
 import os
 from pathlib import Path
 
-_CGROUP_MAX = Path("/sys/fs/cgroup/cpu.max")
-_CGROUP_V1_QUOTA = Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-_CGROUP_V1_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_cores() -> int:
@@ -19,13 +17,40 @@ def available_cores() -> int:
 
 
 def _cgroup_cores() -> float | None:
-    """The CPU quota of the control group in cores, None where there is none."""
+    """The smallest CPU quota of this process's control groups and their parents, in cores, if any."""
+    quotas = [quota for group in _cpu_groups() if (quota := _quota(group)) is not None]
+    return min(quotas, default=None)
+
+
+def _own_groups() -> list[str]:
+    """Lines of the form `number:controllers:path`."""
     try:
-        quota, period = _CGROUP_MAX.read_text().split()
+        return Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _cpu_groups() -> list[Path]:
+    """Folders of version 2 and 1. Inside a container its own group is often mounted as the root."""
+    groups = [_CGROUPS, _CGROUPS / "cpu"]
+    for line in _own_groups():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = _CGROUPS / "cpu" if controllers else _CGROUPS
+        own = root / path.lstrip("/")
+        groups += [group for group in (own, *own.parents) if root in group.parents]
+    return groups
+
+
+def _quota(group: Path) -> float | None:
+    try:
+        quota, period = (group / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            quota = _CGROUP_V1_QUOTA.read_text().strip()
-            period = _CGROUP_V1_PERIOD.read_text().strip()
+            quota = (group / "cpu.cfs_quota_us").read_text().strip()
+            period = (group / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:

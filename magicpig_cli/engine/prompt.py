@@ -9,9 +9,11 @@ parts may hold control tokens.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -34,10 +36,16 @@ RESERVE_TOKENS = 256
 _FARTHEST_STRETCH = 4
 
 # Stand-ins while the template is rendered. Private-use characters, so no template knows them.
+_SYSTEM_MARK = "\ue0d0system\ue0d1"
 _DOCUMENT_MARK = "\ue0d0document\ue0d1"
 _QUESTION_MARK = "\ue0d0question\ue0d1"
 _ANSWER_MARK = "\ue0d0answer\ue0d1"
 _NEXT_MARK = "\ue0d0next\ue0d1"
+
+# The library gives templates a clock, and takes no other in its place.
+_CLOCK_CALL = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+# What templates fail with: by their own refusal, or by what they make of a message.
+_TEMPLATE_FAULTS = (TemplateError, ValueError, TypeError, KeyError, AttributeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class PromptBuilder:
         self._model_id = model_id
         self._context_tokens = context_tokens
         self._stretchable = stretchable
+        # One for all prompts: a template that writes the time would else begin every one of them anew.
+        self._clock = datetime.now()
         self._plain = PlainTextEncoder(tokenizer)
 
     def build(
@@ -202,26 +212,69 @@ class PromptBuilder:
             lead = f"{system}\n\n" if system else ""
             return f"{start}{lead}{_DOCUMENT_MARK}\n\nQuestion: {_QUESTION_MARK}\nAnswer:", [notice]
         turns = [{"role": "user", "content": user}]
+        notices = self._told_of_time(turns)
         if system is None:
-            return self._apply(turns), []
+            return self._apply(turns), notices
+        if self._takes_system(turns):
+            return self._apply([{"role": "system", "content": system}, *turns]), notices
+        joined = [{"role": "user", "content": f"{system}\n\n{user}"}]
+        notice = f"{self._model_id} takes no system message; it was put before the document instead"
+        return self._apply(joined), [notice, *notices]
+
+    def _takes_system(self, turns: list[dict[str, str]]) -> bool:
+        """Whether the template shows a system turn: some (Gemma, older Mistral) refuse it or leave it out."""
         try:
-            return self._apply([{"role": "system", "content": system}, *turns]), []
-        except (TemplateError, ValueError):
-            # Some templates (Gemma, older Mistral) refuse a system turn.
-            joined = [{"role": "user", "content": f"{system}\n\n{user}"}]
-            notice = f"{self._model_id} takes no system message; it was put before the document instead"
-            return self._apply(joined), [notice]
+            return _SYSTEM_MARK in self._rendered([{"role": "system", "content": _SYSTEM_MARK}, *turns])
+        except _TEMPLATE_FAULTS:
+            return False
+
+    def _told_of_time(self, turns: list[dict[str, str]]) -> list[str]:
+        """A notice if the template writes before the document what changes within the day."""
+        if "strftime_now" not in str(self._tokenizer.chat_template):
+            return []
+        now = self._clock
+        other = now.replace(
+            hour=(now.hour + 11) % 24, minute=(now.minute + 31) % 60, second=(now.second + 31) % 60
+        )
+        heads = {self._apply(turns, clock=clock).partition(_DOCUMENT_MARK)[0] for clock in (now, other)}
+        if len(heads) == 1:
+            return []
+        return [
+            f"the chat template of {self._model_id} writes the time of day before the document, so every run "
+            "reads it anew and no index of it is found again"
+        ]
 
     def _apply(
-        self, turns: list[dict[str, str]], marks: Sequence[str] = (_DOCUMENT_MARK, _QUESTION_MARK)
+        self,
+        turns: list[dict[str, str]],
+        marks: Sequence[str] = (_DOCUMENT_MARK, _QUESTION_MARK),
+        clock: datetime | None = None,
     ) -> str:
-        rendered: str = self._tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        try:
+            rendered = self._rendered(turns, clock)
+        except _TEMPLATE_FAULTS as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(
+                f"the chat template of {self._model_id} cannot be used for a document and a question "
+                f"({reason[:200]}); choose another model, or correct the template in its folder"
+            ) from error
         for mark in marks:
             if rendered.count(mark) != 1:
                 raise UsageError(
                     f"the chat template of {self._model_id} does not show the user's message exactly once, "
                     "so a document cannot be placed in it; choose another model"
                 )
+        return rendered
+
+    def _rendered(self, turns: list[dict[str, str]], clock: datetime | None = None) -> str:
+        template, at = self._tokenizer.chat_template, clock or self._clock
+        if isinstance(template, str):
+            template = _CLOCK_CALL.sub(lambda call: repr(at.strftime(call[2])), template)
+        else:
+            template = None  # of several the library chooses
+        rendered: str = self._tokenizer.apply_chat_template(
+            turns, chat_template=template, tokenize=False, add_generation_prompt=True
+        )
         return rendered
 
     def _control(self, text: str) -> list[int]:

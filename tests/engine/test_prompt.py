@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scripted import scripted_tokenizer
+from small import CHATML
 
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.prompt import PlainTextEncoder, PromptBuilder
@@ -79,3 +84,94 @@ def test_a_document_beyond_the_context_is_refused_with_the_numbers(builder):
     with pytest.raises(DoesNotFit, match=r"8,192") as refusal:
         builder.build([_document("word " * 9000)], "Why?", None)
     assert "tokens" in refusal.value.sentence
+
+
+def with_template(template: str | None) -> tuple[PromptBuilder, Any]:
+    tokenizer, _ = scripted_tokenizer([], template or CHATML)
+    tokenizer.chat_template = template
+    return PromptBuilder(tokenizer, "some/model", 8192), tokenizer
+
+
+LOOP = "{% for m in messages %}"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        CHATML.replace(
+            LOOP,
+            LOOP
+            + "{% if m['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}",
+        ),
+        CHATML.replace(LOOP, "{% for m in messages if m['role'] != 'system' %}"),
+        CHATML.replace(LOOP, LOOP + "{% if m['role'] == 'system' %}{{ 1 + m['role'] }}{% endif %}"),
+    ],
+    ids=["refused", "left out", "failing"],
+)
+def test_a_system_message_that_the_template_does_not_take_joins_the_first_turn(template: str) -> None:
+    builder, tokenizer = with_template(template)
+    prompt = builder.build([_document("Some text.")], "Why?", "Answer in French.")
+    written = tokenizer.decode(prompt.token_ids)
+    assert written.startswith("<|im_start|>user\nAnswer in French.\n\nSome text.\n")
+    assert prompt.notices == ("some/model takes no system message; it was put before the document instead",)
+    assert builder.build([_document("Some text.")], "Why?", None).notices == ()
+
+
+def test_a_system_message_that_the_template_trims_is_taken() -> None:
+    builder, tokenizer = with_template(CHATML.replace("m['content']", "m['content'] | trim"))
+    prompt = builder.build([_document("Some text.")], "Why?", "  Answer in French.\n")
+    assert tokenizer.decode(prompt.token_ids).startswith("<|im_start|>system\nAnswer in French.<|im_end|>")
+    assert prompt.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{{ raise_exception('Roles must alternate') }}", "Roles must alternate"),
+        ("{% for m in messages %}{{ m[", "unexpected"),
+        ("{{ messages[0].content.foo.bar }}", "foo"),
+        ("{{ 1 + messages[0]['content'] }}", "unsupported operand"),
+        ("no message", "does not show the user's message exactly once"),
+        ("{{ messages[0]['content'] }}" * 2, "does not show the user's message exactly once"),
+    ],
+)
+@pytest.mark.parametrize("system", [None, "Be brief."])
+def test_a_template_that_fails_is_refused_in_one_sentence(
+    template: str, says: str, system: str | None
+) -> None:
+    builder, _ = with_template(template)
+    with pytest.raises(UsageError, match=r"the chat template of some/model") as refusal:
+        builder.build([_document("Some text.")], "Why?", system)
+    assert says in refusal.value.sentence
+    assert "choose another model" in refusal.value.sentence
+
+
+def test_without_a_template_the_form_is_told() -> None:
+    builder, tokenizer = with_template(None)
+    prompt = builder.build([_document("Some text.")], "Why?", "Be brief.")
+    assert tokenizer.decode(prompt.token_ids) == "Be brief.\n\nSome text.\n\nQuestion: Why?\nAnswer:"
+    (notice,) = prompt.notices
+    assert "some/model has no chat template" in notice
+    assert "document, Question, Answer" in notice
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("{{ strftime_now('%H:%M:%S.%f') }}", "", True),
+        ("{{ strftime_now('%H') }}", "", True),
+        ("{{ strftime_now('%d %b %Y') }}", "", False),
+        ("", "{{ strftime_now('%H:%M:%S') }}", False),
+        ("{# strftime_now #}", "", False),
+    ],
+)
+def test_a_template_with_the_time_of_day_before_the_document_is_told(
+    before: str, after: str, told: bool
+) -> None:
+    builder, tokenizer = with_template(before + CHATML + after)
+    first = builder.build([_document("Some text.")], "Why?", None)
+    assert any("time of day before the document" in notice for notice in first.notices) is told
+    assert str(datetime.now().year) in tokenizer.decode(first.token_ids) or "%Y" not in before
+    # Within one run the prompt begins the same however much time passes.
+    second = builder.build([_document("Some text.")], "Why?", None)
+    assert second.token_ids == first.token_ids

@@ -9,13 +9,15 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.caching import NullCache
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
 from numba.core.errors import NumbaError
 from numba.extending import intrinsic
 
@@ -29,10 +31,23 @@ _FASTMATH = {"reassoc", "contract", "arcp", "nsz"}
 KERNEL_LOCK = threading.RLock()
 
 
+class _KernelCache(FunctionCache):
+    """numba's cache of a function, which a full disk does not stop: the code is in memory already."""
+
+    is_kept = True
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            self.is_kept = False
+
+
 def jit(parallel: bool = False, inline: bool = False, counted: bool = True) -> Callable[[Function], Function]:
     """Compile a kernel; the machine code is kept beside the package or in numba's cache folder.
 
-    A read-only installation without a home has no place for it: then it is compiled in memory.
+    A read-only installation without a home has no place for it, nor has a full disk: then it is compiled in
+    memory.
 
     Parameters
     ----------
@@ -55,17 +70,18 @@ def jit(parallel: bool = False, inline: bool = False, counted: bool = True) -> C
             options["forceinline"] = True
         if not counted:
             options["_nrt"] = False
-        try:
-            return numba.njit(cache=True, **options)(function)
-        except (RuntimeError, OSError):  # "cannot cache function: no locator available"
-            return numba.njit(**options)(function)
+        kernel = numba.njit(**options)(function)
+        if isinstance(kernel, Dispatcher):  # and not the function itself, where nothing is compiled
+            with suppress(RuntimeError, OSError):  # "cannot cache function: no locator available"
+                kernel._cache = _KernelCache(function)  # type: ignore[attr-defined]
+        return kernel
 
     return decorate
 
 
 def kept_on_disk(kernel: Any) -> bool:
     """Whether the machine code of a function that `jit` made is there for the next start as well."""
-    return not isinstance(getattr(kernel, "_cache", None), NullCache)
+    return bool(getattr(getattr(kernel, "_cache", None), "is_kept", False))
 
 
 def _bits_to_float(bits: int) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from command import environment
+from command import ROOT, environment
 
 from magicpig_cli.lsh.jit import kept_on_disk
 from magicpig_cli.lsh.tables import sort_by_code
@@ -31,6 +32,30 @@ def test_a_function_without_a_place_is_compiled_in_memory() -> None:
         check=True,
     )
     assert done.stdout == "3 False\n"
+
+
+_FULL = """
+import errno
+from numba.core.caching import IndexDataCacheFile
+def full(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+IndexDataCacheFile.save = full
+from magicpig_cli.lsh.jit import jit, kept_on_disk
+import kernel
+print(kernel.add(1, 2), kernel.add(1.5, 2), kept_on_disk(kernel.add))
+"""
+
+
+def test_a_full_disk_costs_the_keeping_and_not_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(
+        "from magicpig_cli.lsh.jit import jit\n@jit()\ndef add(a, b):\n    return a + b\n"
+    )
+    env = environment(NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env.get('PYTHONPATH', ROOT)}"
+    done = subprocess.run(
+        [sys.executable, "-c", _FULL], env=env, capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout == "3 3.5 False\n"
 
 
 def test_the_kernels_are_kept() -> None:

@@ -174,9 +174,17 @@ def _entries(folder: IndexFolder) -> list[Entry]:
     ]  # fmt: skip
     for key, _ in damaged:
         where = folder.root / key
-        n_bytes = sum(file.stat().st_size for file in where.iterdir())
-        entries.append(Entry(key, (), nothing, 0, n_bytes, where.stat().st_mtime, "damaged", False, where))
+        n_bytes, last_used = _measured(where)
+        entries.append(Entry(key, (), nothing, 0, n_bytes, last_used, "damaged", False, where))
     return entries
+
+
+def _measured(folder: Path) -> tuple[int, float]:
+    """Bytes of a folder's files and the time of its last change, as far as they can be read."""
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir()), folder.stat().st_mtime
+    except OSError:
+        return 0, 0.0
 
 
 def _removed(context: typer.Context, folder: IndexFolder, entries: Sequence[Entry], quiet: bool) -> int:

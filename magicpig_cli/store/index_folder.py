@@ -94,6 +94,9 @@ class IndexFolder:
             except FileNotFoundError:
                 if folder.exists():  # else another process has just removed it
                     damaged.append((folder.name, DamagedFile(f"{folder} has lost its files")))
+            except OSError as error:  # one that cannot be read must not cost the others
+                reason = (error.strerror or str(error)).lower()
+                damaged.append((folder.name, DamagedFile(f"{folder} cannot be read: {reason}")))
         return sorted(heads, key=lambda head: -head.last_used), damaged
 
     def nearest(self, model: ModelKey, token_ids: np.ndarray) -> list[tuple[IndexHead, int]]:

@@ -14,12 +14,13 @@ from readings import QUESTION, TEXT, Run, ask, index_folder, request
 from safetensors import safe_open
 from small import lines, small_model
 
+from magicpig_cli.cli.cache import _entries
 from magicpig_cli.documents import read_sources
 from magicpig_cli.engine.engine import AskRequest, Engine
 from magicpig_cli.engine.events import Indexed, Memory, Prefilled, PrefillProgress, Step, Token
 from magicpig_cli.errors import UsageError
 from magicpig_cli.lsh.layer import LshLayer
-from magicpig_cli.store.index_folder import LIMIT_VARIABLE, size_limit
+from magicpig_cli.store.index_folder import LIMIT_VARIABLE, IndexFolder, size_limit
 
 
 def test_the_second_run_reads_only_the_question(load: Callable[..., Engine], cache: Path) -> None:
@@ -212,6 +213,41 @@ def test_every_damage_to_every_file_is_found_before_a_token(load: Callable[..., 
             assert run.prompted.reused_tokens == 0, name
             assert len([notice for notice in run.notices if "damaged" in notice]) == 1, name
             assert run.of(Indexed), name  # kept anew
+
+
+@pytest.mark.parametrize("name", ["index.json", "layers.json", "layer-0002.safetensors"])
+def test_a_file_that_cannot_be_opened_costs_its_own_index_only(
+    name: str, load: Callable[..., Engine], cache: Path
+) -> None:
+    """A folder in its place, which no rights of the user help against; so do faults of a disk."""
+    own, other = lines(6), lines(9)[::-1]
+
+    def asked(text: str) -> Run:
+        engine = load()
+        run = ask(engine, text)
+        engine.close()  # else what it uses is not removed
+        return run
+
+    first = asked(own)
+    broken = index_folder(cache)
+    second = asked(other)
+    (broken / name).unlink()
+    (broken / name).mkdir()
+    run = asked(other)
+    assert run.answer == second.answer
+    assert run.prompted.reused_tokens > 0
+    assert not run.notices
+    kept = {entry.path.name: entry.state for entry in _entries(IndexFolder(cache))}
+    assert len(kept) == 2
+    assert kept[broken.name] == ("damaged" if name == "index.json" else "whole")
+    run = asked(own)
+    assert (run.answer, run.prompted.reused_tokens) == (first.answer, 0)
+    assert run.of(Indexed)  # kept anew, in its place
+    assert asked(own).prompted.reused_tokens > 0
+    (broken / "index.json").unlink()
+    (broken / "index.json").mkdir()
+    assert IndexFolder(cache).remove(broken.name)
+    assert not broken.exists()
 
 
 @pytest.mark.parametrize("missing", ["index.json", "layers.json", "layer-0002.safetensors"])

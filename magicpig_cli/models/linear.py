@@ -7,6 +7,7 @@ layer's weights at a time (`upcast`) and decoding widens them in registers (`gem
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeGuard
@@ -25,7 +26,7 @@ _STORED_AS: dict[torch.dtype, type[np.generic]] = {
 }
 
 
-class WideningLinear(nn.Module):
+class WideningLinear(nn.Module, ABC):
     """A linear layer whose weight keeps its stored form, and that can hold a wide copy for a while.
 
     Parameters
@@ -45,9 +46,9 @@ class WideningLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self._wide: torch.Tensor | None = None
 
+    @abstractmethod
     def widened(self) -> torch.Tensor:
         """The weight in numbers that torch multiplies, (n_out, n_in)."""
-        raise NotImplementedError
 
 
 class PackedLinear(WideningLinear):

@@ -6,7 +6,7 @@ import math
 import os
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from magicpig_cli.models.cgroups import control_groups, root_groups
 
 
 def available_cores() -> int:
@@ -18,41 +18,20 @@ def available_cores() -> int:
 
 def _cgroup_cores() -> float | None:
     """The smallest CPU quota of this process's control groups and their parents, in cores, if any."""
-    quotas = [quota for group in _cpu_groups() if (quota := _quota(group)) is not None]
-    return min(quotas, default=None)
+    groups = {*root_groups("cpu"), *control_groups("cpu")}
+    quotas = (_quota(group, version) for group, version in groups)
+    return min((quota for quota in quotas if quota is not None), default=None)
 
 
-def _own_groups() -> list[str]:
-    """Lines of the form `number:controllers:path`."""
+def _quota(group: Path, version: int) -> float | None:
     try:
-        return Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
-def _cpu_groups() -> list[Path]:
-    """Folders of version 2 and 1. Inside a container its own group is often mounted as the root."""
-    groups = [_CGROUPS, _CGROUPS / "cpu"]
-    for line in _own_groups():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = _CGROUPS / "cpu" if controllers else _CGROUPS
-        own = root / path.lstrip("/")
-        groups += [group for group in (own, *own.parents) if root in group.parents]
-    return groups
-
-
-def _quota(group: Path) -> float | None:
-    try:
-        quota, period = (group / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        try:
+        if version == 2:
+            quota, period = (group / "cpu.max").read_text().split()
+        else:
             quota = (group / "cpu.cfs_quota_us").read_text().strip()
             period = (group / "cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
+    except (OSError, ValueError):
+        return None
     if not quota.isdigit() or not period.isdigit() or int(period) == 0:
         return None  # "max", or -1: unlimited
     return int(quota) / int(period)

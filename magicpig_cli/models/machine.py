@@ -12,9 +12,14 @@ from pathlib import Path
 import psutil
 
 from magicpig_cli import __version__
+from magicpig_cli.models.cgroups import control_groups
 from magicpig_cli.models.plan import Room
 
-_CGROUPS = Path("/sys/fs/cgroup")
+# Files of a control group of memory by version: the limit, and what counts against it.
+_MEMORY_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    2: ("memory.max", "memory.current"),
+}
 # Instruction sets that change which code runs: numba's vectors, torch's matrix kernels.
 _NOTABLE = (
     "sse4.2", "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni", "avx512bf16",
@@ -141,36 +146,11 @@ def _address_limit() -> list[tuple[int, int]]:
 def _cgroup_limits() -> list[tuple[int, int]]:
     """(limit, used) of this process's control groups of memory and their parents, version 2 and 1."""
     limits = []
-    for group, limit_name, used_name in _memory_groups():
-        limit, used = _number(group / limit_name), _number(group / used_name)
+    for group, version in control_groups("memory"):
+        limit, used = (_number(group / name) for name in _MEMORY_FILES[version])
         if limit is not None and limit < 1 << 60:  # version 1 writes a huge number for none
             limits.append((limit, max(0, (used or 0) - _reclaimable(group))))
     return limits
-
-
-def _own_groups() -> list[str]:
-    """Lines of the form `number:controllers:path`."""
-    try:
-        return Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
-def _memory_groups() -> list[tuple[Path, str, str]]:
-    groups = []
-    for line in _own_groups():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if "memory" in controllers.split(","):
-            root, names = _CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        elif not controllers:
-            root, names = _CGROUPS, ("memory.max", "memory.current")
-        else:
-            continue
-        own = root / path.lstrip("/")
-        # Inside a container its own group is often mounted as the root.
-        groups += [(group, *names) for group in (own, *own.parents) if group == root or root in group.parents]
-    return groups
 
 
 def _reclaimable(group: Path) -> int:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from magicpig_cli.engine import threads
+from magicpig_cli.models import cgroups
 
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Control groups in place of this machine's, which has eight cores."""
-    monkeypatch.setattr(threads, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     return tmp_path
 
@@ -45,7 +46,7 @@ def version_1(folder: Path, quota: str) -> None:
 def test_quotas_of_version_2(
     own: str, quotas: dict[str, str], cores: int, groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(threads, "_own_groups", lambda: [own])
+    monkeypatch.setattr(cgroups, "_own_groups", lambda: [own])
     for name, quota in quotas.items():
         version_2(groups / name, quota)
     assert threads.available_cores() == cores
@@ -59,7 +60,7 @@ def test_quotas_of_version_1(
     controllers: str, quotas: dict[str, str], cores: int, groups: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ["9:name=systemd:/", f"3:{controllers}:/job", "2:cpuset:/other", "0::/"]
-    monkeypatch.setattr(threads, "_own_groups", lambda: lines)
+    monkeypatch.setattr(cgroups, "_own_groups", lambda: lines)
     for name, quota in quotas.items():
         version_1(groups / "cpu" / name, quota)
     assert threads.available_cores() == cores

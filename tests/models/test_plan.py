@@ -27,7 +27,7 @@ from magicpig_cli.engine.prefill import decoder_layers, prefill
 from magicpig_cli.errors import DamagedFile, DoesNotFit, MagicPigError
 from magicpig_cli.lsh.params import LshParams
 from magicpig_cli.lsh.tables import BLOCK_KEYS
-from magicpig_cli.models import machine, plan
+from magicpig_cli.models import cgroups, machine, plan
 from magicpig_cli.models.catalog import CATALOG, find_entry
 from magicpig_cli.models.load import load_model
 from magicpig_cli.models.plan import (
@@ -348,8 +348,8 @@ def test_limits_of_control_groups_count(tmp_path: Path, monkeypatch: pytest.Monk
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text(f"{used}\n")
         (folder / "memory.stat").write_text("anon 1\ninactive_file 150000000\n")
-    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(machine, "_own_groups", lambda: ["0::/outer/inner"])
+    monkeypatch.setattr(cgroups, "_ROOT", tmp_path)
+    monkeypatch.setattr(cgroups, "_own_groups", lambda: ["0::/outer/inner"])
     found = machine.host_memory()
     assert (found.total_bytes, found.free_bytes) == (500_000_000, 250_000_000)
 

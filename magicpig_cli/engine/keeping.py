@@ -152,11 +152,9 @@ class IndexKeeper:
             return None
         for layer in resume.layers:
             session.take_layer(layer, scratch)
-        try:
-            for layer in resume.layers:
-                self._keep_tables(layer)
-        except OSError as error:
-            self._give_up(error)
+        for layer in resume.layers:
+            self._keep_tables(layer)
+        if self._writer is None:
             return None
         self._library.tell(
             f"an interrupted reading of the same text goes on at layer {numbers['layer'] + 1} "
@@ -177,10 +175,9 @@ class IndexKeeper:
         try:
             self._check_limit(record, session.n_layers)
             writer.add_layer(layer, store, session.observed(layer), record)
-            if self._untabled is not None:
-                self._keep_tables(self._untabled)
         except OSError as error:
             self._give_up(error)
+        self._keep_tables(self._untabled)
         self._untabled = layer
 
     def is_due(self) -> bool:
@@ -225,11 +222,7 @@ class IndexKeeper:
 
     def finish(self) -> None:
         """The document is read: bring its index to the disk, beside whatever is computed next."""
-        try:
-            if self._untabled is not None:
-                self._keep_tables(self._untabled)
-        except OSError as error:
-            self._give_up(error)
+        self._keep_tables(self._untabled)
         writer, self._writer = self._writer, None
         if writer is None:
             return
@@ -264,16 +257,22 @@ class IndexKeeper:
         if writer is not None:
             writer.leave()
 
-    def _keep_tables(self, layer: int) -> None:
-        """Keep a layer's tables as well, if they are small beside its keys and values; raises OSError."""
-        writer, store = self._writer, self._session.stores[layer]
+    def _keep_tables(self, layer: int | None) -> None:
+        """Keep a layer's tables as well, if there is one and they are small beside its keys and values."""
+        writer = self._writer
+        if writer is None or layer is None:
+            return
+        store = self._session.stores[layer]
         attention = self._session.attentions[layer]
         tables = None if attention is None else attention.keeper_of_tables
-        if writer is None or store is None or tables is None:
+        if store is None or tables is None:
             return
         planned = tables.planned_tables()
         if planned is not None and planned.n_bytes <= _TABLES_SHARE * store.nbytes:
-            writer.add_tables(layer, planned.key, tables.first_tables())
+            try:
+                writer.add_tables(layer, planned.key, tables.first_tables())
+            except OSError as error:
+                self._give_up(error)
 
     def _record(self, layer: int, store: LayerStore) -> LayerRecord:
         shape, rule = self._session.rule(layer)

@@ -49,7 +49,7 @@ def answer_text(tokenizer: Any, reasoning_open: bool) -> AnswerText:
     reasoning_open : bool
         The prompt has opened the reasoning already (`opens_reasoning`).
     """
-    added = {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items()}
+    added = _added_tokens(tokenizer)
     if _CHANNEL in added and _MESSAGE in added:
         return _Channels(tokenizer, added)
     return _Tagged(tokenizer, added, _tags(tokenizer, added), reasoning_open)
@@ -64,9 +64,13 @@ def opens_reasoning(tokenizer: Any, prompt_end: str) -> bool:
     prompt_end : str
         As the template wrote it; nothing that people wrote.
     """
-    added = {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items()}
-    tags = _tags(tokenizer, added)
+    tags = _tags(tokenizer, _added_tokens(tokenizer))
     return tags is not None and prompt_end.rstrip().endswith(tags[0])
+
+
+def _added_tokens(tokenizer: Any) -> dict[str, int]:
+    """Ids of the tokens beside the vocabulary, by their text."""
+    return {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items()}
 
 
 def _tags(tokenizer: Any, added: dict[str, int]) -> tuple[str, str] | None:

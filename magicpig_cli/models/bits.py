@@ -41,6 +41,12 @@ def check_quantization(quantization: str) -> None:
         raise UsageError(f"--quantize {quantization} needs bitsandbytes: {install}")
 
 
+def stored_quantization(config: Any) -> dict[str, Any] | None:
+    """What a transformers config says of weights that are quantised already; None if they are not."""
+    stored = getattr(config, "quantization_config", None)
+    return stored if stored is None or isinstance(stored, dict) else vars(stored)
+
+
 def packed_formats(config: Any) -> dict[str, str]:
     """Formats of the layers that stay in the blocks of a .gguf file, by name of their module.
 
@@ -49,9 +55,8 @@ def packed_formats(config: Any) -> dict[str, str]:
     config : transformers config
         Of a model's folder; of any that was not made of such a file, none do.
     """
-    stored = getattr(config, "quantization_config", None)
-    values = stored if isinstance(stored, dict) else vars(stored) if stored is not None else {}
-    return dict(values[GGUF_FORMATS]) if values.get("quant_method") == GGUF_METHOD else {}
+    stored = stored_quantization(config)
+    return dict(stored[GGUF_FORMATS]) if stored and stored.get("quant_method") == GGUF_METHOD else {}
 
 
 def refuse_gguf(name: str, quantization: str) -> None:

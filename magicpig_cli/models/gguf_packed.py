@@ -14,7 +14,7 @@ from torch import nn
 
 from magicpig_cli.models.bits import GGUF_FORMATS, GGUF_METHOD
 from magicpig_cli.models.gguf_blocks import row_bytes, widen_blocks
-from magicpig_cli.models.linear import WideningLinear
+from magicpig_cli.models.linear import WideningLinear, row_pieces
 
 # Weights that are widened together: several times as many bytes are needed on the way.
 _WIDENED_AT_ONCE = 1 << 22
@@ -50,8 +50,7 @@ class GgufLinear(WideningLinear):
         """The weight as an unpacked file would have it, (n_out, n_in), where it lies."""
         weight = self.weight.detach()
         wide = torch.empty(self.out_features, self.in_features, dtype=self._dtype, device=weight.device)
-        n_rows = max(1, _WIDENED_AT_ONCE // self.in_features)
-        for rows, blocks in zip(wide.split(n_rows), weight.split(n_rows), strict=True):
+        for rows, blocks in row_pieces(wide, weight, _WIDENED_AT_ONCE):
             rows.copy_(widen_blocks(blocks, self._kind))
         return wide
 

@@ -97,6 +97,14 @@ class PackedLinear(WideningLinear):
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {self.weight.dtype}"
 
 
+def row_pieces(
+    wide: torch.Tensor, stored: torch.Tensor, n_weights: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Views of the same rows of both, some `n_weights` of `wide` at a time, one row at least."""
+    n_rows = max(1, n_weights // wide.shape[1])
+    return zip(wide.split(n_rows), stored.split(n_rows), strict=True)
+
+
 def stored_array(weight: torch.Tensor) -> np.ndarray:
     """A CPU weight's memory as numpy sees it, same shape, in a format of `gemv.dot`."""
     weight = weight.detach()

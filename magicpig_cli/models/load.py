@@ -154,9 +154,10 @@ def load_model(
     check_quantization(quantization)
     model_id = model_id or str(folder)
     shape = stretched(shape_of_model_folder(folder, model_id), stretch)
-    register_packed_gguf()
     config = read_config(folder)
     is_packed = bool(packed_formats(config))
+    if is_packed:
+        register_packed_gguf()
     if quantization != "none":
         check_quantizable(config, model_id)
     on_gpu = device.type == "cuda"

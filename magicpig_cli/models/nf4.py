@@ -1,6 +1,6 @@
 """NF4 weights times activations: a table of 16 values, looked up in registers where the CPU can.
 
-Compilers turn a lookup into a load for each weight, which costs three times what reading it from memory does.
+Compilers turn a lookup into a load for each weight, with which products take two and a half times as long.
 AVX2 has an instruction that picks eight of eight values at once; two of them and a choice serve 16.
 """
 

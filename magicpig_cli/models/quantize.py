@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from magicpig_cli.errors import MagicPigError, UsageError
-from magicpig_cli.models.bits import check_quantization
-from magicpig_cli.models.linear import PackedLinear
+from magicpig_cli.models.bits import check_quantization, stored_quantization
+from magicpig_cli.models.linear import PackedLinear, row_pieces
 from magicpig_cli.models.nf4 import NF4_BLOCK, NF4_CODE
 
 # How an int4 weight is stored: 16 values that divide a normal distribution evenly (arXiv 2305.14314).
@@ -42,10 +42,9 @@ def check_quantizable(config: Any, model_id: str) -> None:
     ------
     UsageError
     """
-    stored = getattr(config, "quantization_config", None)
+    stored = stored_quantization(config)
     if stored is not None:
-        values = stored if isinstance(stored, dict) else vars(stored)
-        kind = values.get("quant_method", "some method")
+        kind = stored.get("quant_method", "some method")
         raise UsageError(
             f"the weights of {model_id} are quantised already ({getattr(kind, 'value', kind)}); leave out "
             "--quantize, or name the same model in bfloat16"
@@ -95,9 +94,8 @@ def unpacking_options(config: Any) -> dict[str, Any]:
     Left to itself it keeps them packed where it finds a package that fetches kernels from the hub, and
     unpacks them elsewhere, so that no plan could tell how many bytes they take.
     """
-    stored = getattr(config, "quantization_config", None)
-    values = stored if isinstance(stored, dict) else vars(stored) if stored is not None else {}
-    if str(getattr(values.get("quant_method"), "value", values.get("quant_method"))) != "mxfp4":
+    method = (stored_quantization(config) or {}).get("quant_method")
+    if str(getattr(method, "value", method)) != "mxfp4":
         return {}
     from transformers.utils.quantization_config import Mxfp4Config
 
@@ -201,8 +199,7 @@ class Int4Linear(PackedLinear):
         half, code = self.in_features // 2, torch.from_numpy(NF4_CODE)
         wide = torch.empty(self.out_features, self.in_features)
         # Some rows at a time: indices of all weights would take as much as the result does.
-        n_rows = max(1, _WIDENED_AT_ONCE // self.in_features)
-        for rows, weight in zip(wide.split(n_rows), self.weight.split(n_rows), strict=True):
+        for rows, weight in row_pieces(wide, self.weight, _WIDENED_AT_ONCE):
             pairs = weight[:, :half].reshape(len(rows), -1, NF4_BLOCK // 2)
             codes = torch.cat([pairs & 15, pairs >> 4], dim=2)
             scale = weight[:, half:].contiguous().view(torch.float32)

@@ -1,7 +1,7 @@
 """Who builds a layer's tables: the thread that reads, on a CPU; one beside it, on a GPU.
 
 While a GPU computes the next layer the CPU has nothing to do, so the tables of the layer that is
-finished are built meanwhile (MagicPIG, section 4.3). On a CPU both would want the same cores.
+finished are built meanwhile. On a CPU both would want the same cores.
 """
 
 from __future__ import annotations

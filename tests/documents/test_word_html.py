@@ -145,3 +145,10 @@ def test_html_without_text_and_html_very_deep(read, refusal):
     assert "holds no text" in refusal("a.html", "<html><script>x()</script></html>")
     deep = "<html><body>" + "<div>" * 3000 + "deep" + "<blockquote>" * 20 + "quoted"
     assert read("a.html", deep).text == "deep\n\n" + "> " * 20 + "quoted\n"
+
+
+def test_html_that_would_keep_the_parser_for_hours(read, refusal):
+    for element in ("div", "sup", "ul><li", "BLOCKQUOTE\n", "section/"):
+        assert "made to hang" in refusal("a.html", "<html><body>" + f"<{element}>" * 500_000 + "deep")
+    flat = "<html><body><ul>" + "<li>a<p>b" * 20_000 + "</ul>" + "<div>c</div>" * 20_000
+    assert read("a.html", flat).text.count("c") == 20_000

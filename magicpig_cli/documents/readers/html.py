@@ -12,7 +12,7 @@ from typing import Any
 
 from magicpig_cli.documents.decode import Decoded, decode, decode_as
 from magicpig_cli.documents.parts import build_parts
-from magicpig_cli.documents.readers.base import Reader, Text
+from magicpig_cli.documents.readers.base import Reader, Text, UnreadableError
 from magicpig_cli.documents.readers.writer import TextWriter
 
 _BEGINNING = re.compile(rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<(?:!doctype\s+html|html)\b", re.I | re.S)
@@ -60,6 +60,10 @@ _OF_TABLES = {"table", "thead", "tbody", "tfoot", "colgroup"}
 # A cell that holds one of these lays out a page; its table is not one of figures.
 _LAYOUT = _BLOCKS - {"p", "div"} | {f"h{i}" for i in range(1, 7)}
 _SUPERSCRIPT_LIMIT = 8
+# The parser looks up through all elements around each of these, and cannot be stopped meanwhile: a million of
+# them inside each other take hours. Browsers stop at some hundred.
+_NESTING = re.compile(rf"<(/?)(?:{'|'.join(sorted(_BLOCKS - {'p', 'hr'}))}|sup)(?=[\s/>])", re.I)
+_DEEPEST = 10_000
 
 
 class Html(Reader):
@@ -96,15 +100,32 @@ def write_html(writer: TextWriter, html: str) -> None:
     writer : TextWriter
         Gets its text and the marks of its headings.
     html : str
+
+    Raises
+    ------
+    UnreadableError
+        If its elements are nested deeper than any page's are.
     """
     from selectolax.lexbor import LexborHTMLParser
 
     if _XHTML.search(html[:2048]):
         # To HTML a `<title/>` is open, and swallows the whole page.
         html = _EMPTY.sub(lambda m: m[0] if m[1].lower() in _VOID else f"<{m[1]}{m[2]}></{m[1]}>", html)
+    _check_depth(html)
     body = LexborHTMLParser(html).body
     if body is not None:
         _Walk(writer).run(body)
+
+
+def _check_depth(html: str) -> None:
+    depth = 0
+    for tag in _NESTING.finditer(html):
+        depth = max(0, depth - 1) if tag[1] else depth + 1
+        if depth > _DEEPEST:
+            raise UnreadableError(
+                f"nests more than {_DEEPEST:,} elements in each other, so it is damaged or made to hang; "
+                "save its text as a text file"
+            )
 
 
 class _Walk:

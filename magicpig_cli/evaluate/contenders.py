@@ -23,6 +23,9 @@ from magicpig_cli.lsh.tile import GROUP_HEADS
 _SINKS, _RECENT = 4, 64
 _LAYERS, _QUERIES = 6, 4
 _MOST_TABLES = 4096
+# Beyond, as many collisions as that err more at a hundredth of the keys (benchmarks/collisions.py).
+_STEEPEST = 8
+_KEYS_OF_SHARE = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,8 @@ class Builder:
         if budget is None and name not in ("lsh", "dense", "vattention"):
             budget = self.share("lsh", usual)
         if name in ("lsh", "lsh-published") and budget is not None:
-            base = usual if name == "lsh" else LshParams()
-            n_bits, min_collisions = base.n_bits, base.min_collisions
-            n_tables = self.tables(name, base, budget)
+            params = self.lsh_for(usual, budget) if name == "lsh" else self.published_for(budget)
+            n_bits, n_tables, min_collisions = params.n_bits, params.n_tables, params.min_collisions
         given = None if name in WITHOUT_BUDGET else budget
         options = MethodOptions(
             self._session.n_tokens,
@@ -107,6 +109,25 @@ class Builder:
             return float(sampling_prob(collision, params).mean())
         return float(inclusion_prob(collision, params.n_tables, params.min_collisions).mean())
 
+    def lsh_for(self, usual: LshParams, share: float) -> LshParams:
+        """`lsh` with K of `usual` at a share: as many collisions as its number of tables allows.
+
+        For a small share more collisions err less than fewer tables do (docs/accuracy.md).
+        """
+        chosen = replace(usual, n_tables=self.tables("lsh", usual, share))
+        for collisions in range(usual.min_collisions + 1, _STEEPEST + 1):
+            steeper = replace(usual, n_tables=_MOST_TABLES, min_collisions=collisions)
+            n_tables = self.tables("lsh", steeper, share)
+            if n_tables > usual.n_tables:
+                break
+            chosen = replace(steeper, n_tables=n_tables)
+        return chosen
+
+    def published_for(self, share: float) -> LshParams:
+        """`lsh-published` at a share: K and M of the paper, as many tables as it takes."""
+        published = LshParams()
+        return replace(published, n_tables=self.tables("lsh-published", published, share))
+
     def tables(self, name: str, params: LshParams, share: float) -> int:
         """Tables for which, with K and M of `params`, the expected share is nearest to the one asked for."""
 
@@ -126,7 +147,9 @@ class Builder:
             layers = [i for i in self._full_layers() if i not in self._dense_layers]
             picked = layers[:: max(1, len(layers) // _LAYERS)]
             parts = [self._layer_probs(i, n_bits, name == "lsh") for i in picked]
-            self._collisions[key] = np.concatenate(parts) if parts else np.zeros(1)
+            probs = np.sort(np.concatenate(parts)) if parts else np.zeros(1)
+            # Evenly out of a sorted list: their mean is that of all to a thousandth, for less time per share.
+            self._collisions[key] = probs[:: max(1, len(probs) // _KEYS_OF_SHARE)]
         return self._collisions[key]
 
     def _full_layers(self) -> list[int]:

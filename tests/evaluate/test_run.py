@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from command import one_sentence
 from small import small_model
 from warm import magicpig
 
+from magicpig_cli.attention.budget import lsh_params
 from magicpig_cli.attention.dense import Dense
 from magicpig_cli.bench.text import reading_text
 from magicpig_cli.engine.engine import Engine, EngineSettings
@@ -91,6 +93,24 @@ def test_rivals_read_as_much_as_lsh_when_no_budget_is_given(engine: Engine, toke
     quest: Any = builder.build(Contender("quest", None))
     lsh: Any = builder.build(Contender("lsh", None))
     assert quest.budget == builder.share("lsh", lsh.params)
+
+
+@pytest.mark.parametrize("budget", [0.01, 0.05, 0.3])
+def test_small_shares_ask_for_more_collisions_before_fewer_tables(
+    engine: Engine, token_ids: list[int], budget: float
+) -> None:
+    """With the usual number of tables as a limit, no larger M would meet the share; the share is met."""
+    session, _ = read(engine, token_ids, 1)
+    builder = Builder(session, (0,), 0)
+    usual = lsh_params(session.n_tokens)
+    params = builder.lsh_for(usual, budget)
+    assert params.min_collisions >= usual.min_collisions
+    assert builder.share("lsh", params) == pytest.approx(budget, rel=0.1)
+    if params.min_collisions > usual.min_collisions:
+        assert params.n_tables <= usual.n_tables
+    if params.min_collisions < 8:
+        steeper = replace(params, min_collisions=params.min_collisions + 1)
+        assert builder.tables("lsh", steeper, budget) > usual.n_tables
 
 
 def test_output_error_is_that_of_attention_over_the_chosen_keys(engine: Engine, token_ids: list[int]) -> None:

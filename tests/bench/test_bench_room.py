@@ -65,7 +65,7 @@ def test_a_model_whose_context_does_not_fit_is_refused_before_it_reads(tmp_path:
 
 
 def test_the_need_of_one_layer_is_its_real_peak() -> None:
-    ctx, tables = 120_000, 40
+    ctx, tables = 40_000, 40
     result = bench(
         "--shape", "llama-3.2-1b", "--ctx", str(ctx), "--tables", str(tables), "--rounds", "1", "--json"
     )

@@ -1,6 +1,6 @@
 """A real model on the whole sample: sampled attention finds what exact attention finds.
 
-Each method reads the document once; every question continues from its end (benchmarks/sample_questions.py).
+The document is read once; every question continues from its end (benchmarks/sample_questions.py).
 """
 
 from __future__ import annotations

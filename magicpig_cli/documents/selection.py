@@ -22,7 +22,9 @@ _SIMILAR = 0.8
 _SUGGESTED = 0.45
 _ROMAN = re.compile(r"m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})")
 _ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
-_NUMBERED = re.compile(r"(chapter|part|book|volume|section|act|scene|letter|canto|appendix|kapitel|teil)$")
+_NUMBERED = re.compile(
+    r"(chapter|part|book|volume|section|act|scene|letter|canto|appendix|adventure|kapitel|teil)$"
+)
 _NUMBER_WORDS = (
     "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",

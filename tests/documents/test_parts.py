@@ -65,6 +65,43 @@ def test_a_section_holds_those_below_it(book):
     ]
 
 
+def test_numbers_alone_head_chapters_where_no_word_does(tmp_path):
+    """As in many collections: a list of contents, then `ADVENTURE I. ...`, `II. ...`, and bare numbers."""
+    prose = "It rained all the week, and nobody came to the door. " * 8 + "\n\n"
+    contents = "   I. The Lost Key\n  II. The Red Boat\n III. The Ferry\n\n"
+    body = (
+        f"ADVENTURE I. THE LOST KEY\n\nI.\n\n{prose}II.\n\n{prose}III.\n\n{prose}"
+        f"II. THE RED BOAT\n\n{prose}III. The Ferry\n\n{prose}"
+    )
+    path = tmp_path / "tales.txt"
+    path.write_text(f"TALES\n\n{contents}{body}")
+    (document,) = read_sources([str(path)], None)
+    assert [(part.title, part.level) for part in document.parts] == [
+        ("ADVENTURE I. THE LOST KEY", 1),
+        ("I.", 2),
+        ("II.", 2),
+        ("III.", 2),
+        ("II. THE RED BOAT", 1),
+        ("III. The Ferry", 1),
+    ]
+    assert taken(document, section="adventure 1").text == body[: body.index("II. THE RED BOAT")]
+    assert taken(document, section="the red boat").text.startswith("II. THE RED BOAT\n")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{}. Buy Milk\n\n", "{}\n\n" + "Long prose of a page. " * 30 + "\n\n",
+     "Figure {}. The Tide\n\n" + "Long prose about it. " * 30 + "\n\n",
+     "{}. It was raining when they came.\n\n" + "Long prose about it. " * 30 + "\n\n"],
+    ids=["list", "pages", "captions", "sentences"],
+)  # fmt: skip
+def test_numbers_that_head_nothing(tmp_path, line):
+    path = tmp_path / "notes.txt"
+    path.write_text("NOTES\n\n" + "".join(line.format(n) for n in range(1, 8)))
+    (document,) = read_sources([str(path)], None)
+    assert document.parts == ()
+
+
 def test_a_title_that_means_none_or_several_is_refused_with_names(book):
     assert "means 4 sections" in refusal(book, section="chapter")
     assert "--section '#2'" in refusal(book, section="chapter")

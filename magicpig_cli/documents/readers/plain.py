@@ -7,6 +7,7 @@ import re
 from magicpig_cli.documents.decode import decode
 from magicpig_cli.documents.parts import Mark, build_parts
 from magicpig_cli.documents.readers.base import Reader, Text
+from magicpig_cli.documents.readers.numbered import numbered_marks
 
 _NUMBER = (
     r"(?:\d{1,4}|[ivxlcdm]{1,8}|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|"
@@ -27,6 +28,7 @@ _HEAD = re.compile(
     rf"|(?P<alone>{_ALONE})[.:]?",
     re.IGNORECASE,
 )
+_ALONE_HEAD = re.compile(rf"(?:{_ALONE})[.:]?", re.IGNORECASE)
 # Three heads with nothing between them are a table of contents.
 _CONTENTS = 3
 
@@ -56,7 +58,7 @@ def chapter_marks(text: str) -> list[Mark]:
     """Chapters by the usual patterns: `CHAPTER IV`, `Chapter 3: The Door`, `PART TWO`, `Epilogue`.
 
     A head stands on a line of its own after an empty one. Where its number stands alone, a short
-    next line is its title.
+    next line is its title. Only where no word counts chapters, numbers alone head them (`IV. THE STORM`).
     """
     found: list[tuple[Mark, int]] = []
     at = 0
@@ -77,6 +79,9 @@ def chapter_marks(text: str) -> list[Mark]:
         after_blank = not stripped
         at += len(line)
     marks = _without_contents(found, text)
+    if not any(not _ALONE_HEAD.fullmatch(mark.title) for mark in marks):
+        alone = [Mark(mark.title, 1, mark.start, mark.kind) for mark in marks]
+        marks = sorted([*alone, *numbered_marks(text)], key=lambda mark: mark.start)
     levels = sorted({mark.level for mark in marks})
     return [Mark(mark.title, levels.index(mark.level) + 1, mark.start, mark.kind) for mark in marks]
 

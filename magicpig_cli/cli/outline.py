@@ -166,12 +166,21 @@ def _document_lines(outlined: DocumentOutline, room: int) -> list[str]:
         figures.append(f"{count(len(sections), 'section')}, {fitting:,} of them fit")
     lines = [f"{harmless(outlined.document.source)}: {', '.join(figures)}\n"]
     if not sections and not pages:
-        return [*lines, "  no parts were found; --lines A:B reads some of it\n"]
+        return [*lines, "  no parts were found; --lines A:B reads some of it\n", *_as_much(outlined)]
     lines += _rows(sections or pages, room, bool(sections))
     if sections and pages:
         fewest, most = min(s.tokens for s in pages), max(s.tokens for s in pages)
         lines.append(f"  pages 1-{len(pages):,}: {fewest:,} to {most:,} tokens each (--json lists them)\n")
+    if not any(size.tokens <= room for size in sections):
+        lines += _as_much(outlined)
     return lines
+
+
+def _as_much(outlined: DocumentOutline) -> list[str]:
+    """What to begin with where no part fits."""
+    if outlined.beginning is None:
+        return []
+    return [f"  {outlined.beginning} is as much as fits from its beginning\n"]
 
 
 def _rows(sizes: Sequence[PartSize], room: int, numbered: bool) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from magicpig_cli.documents import Document
 from magicpig_cli.engine.prompt import PromptBuilder
-from magicpig_cli.engine.sizes import PartSize, part_sizes
+from magicpig_cli.engine.sizes import PartSize, longest_beginning, part_sizes
 from magicpig_cli.errors import DamagedFile
 from magicpig_cli.models.sources import resolve
 from magicpig_cli.models.survey import shape_of_model_folder
@@ -28,12 +28,16 @@ class DocumentOutline:
     lines : int
     sizes : tuple of PartSize
         Sections in the order of the text, then pages.
+    beginning : str or None
+        The option that reads as much of it as fits from its first line; None where all of it fits, or
+        nothing.
     """
 
     document: Document
     tokens: int
     lines: int
     sizes: tuple[PartSize, ...]
+    beginning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +103,15 @@ def outline(
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise DamagedFile(f"the tokenizer of {source.id} cannot be loaded: {reason}") from error
     prompts = PromptBuilder(tokenizer, source.id, context)
-    outlines = tuple(_outlined(document, prompts.count) for document in documents)
+    outlines = tuple(_outlined(document, prompts) for document in documents)
     return Outline(source.id, context, prompts.room_tokens(), outlines)
 
 
-def _outlined(document: Document, count: Callable[[str], int]) -> DocumentOutline:
+def _outlined(document: Document, prompts: PromptBuilder) -> DocumentOutline:
     lines = document.text.count("\n") + (not document.text.endswith("\n"))
-    sizes = part_sizes(document, document.parts, count)
-    return DocumentOutline(document, count(document.text_with_heading), lines, sizes)
+    sizes = part_sizes(document, document.parts, prompts.count)
+    tokens, room = prompts.count(document.text_with_heading), prompts.room_tokens()
+    beginning = None
+    if tokens > room:
+        beginning = longest_beginning(document, prompts.token_starts(document), room)
+    return DocumentOutline(document, tokens, lines, sizes, beginning)

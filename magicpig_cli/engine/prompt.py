@@ -23,7 +23,7 @@ from magicpig_cli.documents import Document
 from magicpig_cli.documents.sources import STANDARD_INPUT
 from magicpig_cli.engine.events import DocumentInfo
 from magicpig_cli.engine.reasoning import opens_reasoning
-from magicpig_cli.engine.sizes import part_sizes
+from magicpig_cli.engine.sizes import longest_beginning, part_sizes
 from magicpig_cli.errors import DoesNotFit, UsageError
 
 # Wording around document and question; chosen by measurement on the embedded model (docs/accuracy.md).
@@ -338,7 +338,10 @@ class PromptBuilder:
         if not fitting:
             paged = len(sections) < len(document.parts)
             option = "--pages A-B or --lines A:B" if paged else "--lines A:B"
-            return f"read a part of it with {option} (`magicpig outline {source}` tells what fits)"
+            beginning = longest_beginning(document, self.token_starts(document), room)
+            fits = "" if beginning is None else f"; {beginning} is as much as fits from its beginning"
+            listed = f" (`magicpig outline {source}` lists its parts)" if document.parts else ""
+            return f"read a part of it with {option}{fits}{listed}"
         named = ", ".join(f'"{size.part.title[:60]}" ({size.tokens:,})' for size in fitting[:3])
         more = f" and {len(fitting) - 3:,} more" if len(fitting) > 3 else ""
         fits = "this section fits" if len(fitting) == 1 else "these sections fit"

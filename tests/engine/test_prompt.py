@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -12,6 +13,7 @@ from scripted import scripted_tokenizer
 from small import CHATML
 
 from magicpig_cli.documents import Document
+from magicpig_cli.documents.parts import build_parts
 from magicpig_cli.engine.prompt import PlainTextEncoder, PromptBuilder
 from magicpig_cli.errors import DoesNotFit, UsageError
 
@@ -84,6 +86,31 @@ def test_a_document_beyond_the_context_is_refused_with_the_numbers(builder):
     with pytest.raises(DoesNotFit, match=r"8,192") as refusal:
         builder.build([_document("word " * 9000)], "Why?", None)
     assert "tokens" in refusal.value.sentence
+
+
+def test_where_no_section_fits_the_refusal_names_lines_that_do(builder):
+    text = "".join(f"The {n}th sheep went over the wall at dawn.\n" for n in range(1, 1500))
+    with pytest.raises(DoesNotFit) as refusal:
+        builder.build([_document(text)], "Why?", None)
+    named = re.search(r"--lines 1:(\d+) is as much as fits from its beginning$", refusal.value.sentence)
+    assert named
+    lines = text.splitlines(keepends=True)
+    n = int(named[1])
+    room = builder.room_tokens()
+    assert builder.count("".join(lines[:n])) <= room < builder.count("".join(lines[: n + 1])) + 2
+
+
+def test_where_no_section_fits_the_refusal_names_pages_that_do(builder):
+    pages = ["The sheep went over the wall at dawn, and back at dusk. " * 60] * 20
+    starts = [sum(map(len, pages[:n])) for n in range(20)]
+    document = Document("a.pdf", "".join(pages), "pdf", parts=build_parts("".join(pages), [], starts))
+    with pytest.raises(DoesNotFit) as refusal:
+        builder.build([document], "Why?", None)
+    named = re.search(r"; --pages 1-(\d+) is as much as fits", refusal.value.sentence)
+    assert named
+    n, room = int(named[1]), builder.room_tokens()
+    assert builder.count("".join(pages[:n])) <= room < builder.count("".join(pages[: n + 1]))
+    assert "magicpig outline a.pdf" in refusal.value.sentence
 
 
 def with_template(template: str | None) -> tuple[PromptBuilder, Any]:

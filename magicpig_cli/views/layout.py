@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from magicpig_cli.amounts import byte_size
+from magicpig_cli.engine.events import Prefilled
 from magicpig_cli.views.glyphs import Glyphs
 from magicpig_cli.views.panels import GAP, PANEL_COLUMNS, band, column, figures
 from magicpig_cli.views.screen import Row, Size, Span
@@ -96,11 +97,7 @@ def _phases(track: Track, width: int, glyphs: Glyphs, clock_s: float, idle_s: fl
         what = harmless(track.loading.phase) if track.loading else "starting"
         rows.append(Row((Span(turn, "accent"), Span(f" {what}"))))
     if track.prefilled:
-        text = (
-            f"{count(track.prefilled.prompt_tokens, 'token')} read in {duration(track.prefilled.prefill_s)}"
-        )
-        speed = f" ({track.prefilled.tokens_per_s:,.0f} tokens/s)"
-        rows.append(_done(text + speed if len(text + speed) + 2 <= width else text, glyphs))
+        rows.append(_done(_read(track.prefilled, track, width - 2), glyphs))
         if track.phase == "prefill":
             rows.append(Row((Span(turn, "accent"), Span(" answering"))))
     elif track.prefill:
@@ -114,6 +111,14 @@ def _phases(track: Track, width: int, glyphs: Glyphs, clock_s: float, idle_s: fl
     elif track.loaded:
         rows.append(Row((Span(turn, "accent"), Span(" preparing"))))
     return [Row(_cut(row.left, width, glyphs)) for row in rows]
+
+
+def _read(prefilled: Prefilled, track: Track, width: int) -> str:
+    text = f"{count(prefilled.computed_tokens, 'token')} read in {duration(prefilled.prefill_s)}"
+    more = f" ({prefilled.tokens_per_s:,.0f} tokens/s)"
+    if track.known_tokens:
+        more = f", {track.known_tokens:,} from {track.known_place}"
+    return text + more if len(text + more) <= width else text
 
 
 def _done(text: str, glyphs: Glyphs) -> Row:

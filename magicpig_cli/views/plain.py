@@ -113,17 +113,26 @@ def loaded_line(event: Loaded) -> str:
 
 def prefilled_line(event: Prefilled, track: Track) -> str:
     """What was read, how fast, and what is kept of it."""
+    return f"{read_line(event, track)}; {_held(event)}"
+
+
+def read_line(event: Prefilled, track: Track) -> str:
+    """What was read, how fast, and what was known: time and speed are of what was computed."""
+    speed = f"in {duration(event.prefill_s)} ({event.tokens_per_s:,.0f} tokens/s)"
+    whole = f"read {count(event.prompt_tokens, 'token')}"
+    if not track.known_tokens:
+        return f"{whole} {speed}"
+    if not event.computed_tokens:
+        return f"{whole}, all of them from {track.known_place}"
+    known = f"{track.known_tokens:,} of them from {track.known_place}"
+    return f"{whole}, {known}, {event.computed_tokens:,} {speed}"
+
+
+def _held(event: Prefilled) -> str:
     kept = f"keys and values {byte_size(event.kv_bytes)}"
     if event.table_bytes:
         kept += f", tables {byte_size(event.table_bytes)}"
-    known = ""
-    if track.prompted and track.prompted.reused_tokens:
-        place = "the index" if track.prompted.index_path else "memory"
-        known = f" ({track.prompted.reused_tokens:,} of them from {place})"
-    return (
-        f"read {count(event.prompt_tokens, 'token')}{known} in {duration(event.prefill_s)} "
-        f"({event.tokens_per_s:,.0f} tokens/s); {kept}"
-    )
+    return kept
 
 
 def summary_line(track: Track, columns: int | None = None) -> str:

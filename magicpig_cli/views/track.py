@@ -131,6 +131,16 @@ class Track:
         return self.prompted.index_path if self.prompted else None
 
     @property
+    def known_tokens(self) -> int:
+        """Tokens of the prompt that need not be read."""
+        return self.prompted.reused_tokens if self.prompted else 0
+
+    @property
+    def known_place(self) -> str:
+        """Where those are."""
+        return "the index" if self.prompted and self.prompted.index_path else "memory"
+
+    @property
     def step_ms(self) -> float | None:
         """Mean of recent steps, or of all once the answer is finished."""
         if self.finished and self.finished.decode_ms_per_token is not None:

@@ -10,12 +10,13 @@ from magicpig_cli.engine.events import (
     Finished,
     Loaded,
     ModelInfo,
+    Prefilled,
     PrefillProgress,
     Prompted,
     Step,
     Token,
 )
-from magicpig_cli.views.plain import summary_line
+from magicpig_cli.views.plain import prefilled_line, summary_line
 from magicpig_cli.views.track import RECENT_STEPS, Track
 
 
@@ -139,3 +140,28 @@ def test_nothing_is_added_to_an_answer_that_is_finished() -> None:
     track, streamed = folded([*request(["a", "b"], "c")])
     assert track.cut() == ""
     assert track.answer == streamed == "abc"
+
+
+@pytest.mark.parametrize(
+    ("reused", "path", "line"),
+    [
+        (0, None, "read 6,041 tokens in 2.0 s (3,020 tokens/s); keys and values 139 MB"),
+        (
+            6012,
+            "/i",
+            "read 6,041 tokens, 6,012 of them from the index, "
+            "29 in 2.0 s (14 tokens/s); keys and values 139 MB",
+        ),
+        (
+            6012,
+            None,
+            "read 6,041 tokens, 6,012 of them from memory, 29 in 2.0 s (14 tokens/s); keys and values 139 MB",
+        ),
+        (6041, "/i", "read 6,041 tokens, all of them from the index; keys and values 139 MB"),
+    ],
+)
+def test_the_line_of_reading_tells_what_was_known(reused: int, path: str | None, line: str) -> None:
+    """A speed over tokens that were known would be none: "0 tokens/s" for an index that holds them all."""
+    prefilled = Prefilled(6041, 6041 - reused, 2.0, 0.0, 139_000_000, 0)
+    track, _ = folded([Prompted((DOCUMENT,), 6012, 6041, reused, LSH, path), prefilled])
+    assert prefilled_line(prefilled, track) == line

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +53,7 @@ app = typer.Typer(
 
 # Enough of a key to tell indexes apart on a screen.
 _KEY_LETTERS = 8
+_SHORTEST_KEY = 4
 _NAME_COLUMNS = 40
 
 
@@ -82,10 +84,11 @@ class Entry:
             "path": str(self.path),
         }
 
-    def matches(self, name: str) -> bool:
-        """Whether a person may mean it by this: the beginning of its key, or a document's name."""
-        names = {*self.documents, *(Path(document).name for document in self.documents)}
-        return (len(name) >= 4 and self.key.startswith(name)) or name in names
+    def short_of(self, name: str) -> set[str]:
+        """What a person may mean by a part of a name: its key by the beginning, documents by the end."""
+        if len(name) >= _SHORTEST_KEY and self.key.startswith(name):
+            return {self.key}
+        return {document for document in self.documents if Path(document).name == name}
 
 
 @app.command("ls", cls=Command, epilog=_LS_EXAMPLES)
@@ -115,10 +118,7 @@ def remove(
     entries = _entries(folder)
     chosen = []
     for name in names:
-        found = [entry for entry in entries if entry.matches(name)]
-        if not found:
-            raise UsageError(f"nothing of the name {harmless(name)} is kept; see `magicpig cache ls`")
-        chosen += [entry for entry in found if entry not in chosen]
+        chosen += [entry for entry in _meant(name, entries) if entry not in chosen]
     return _removed(context, folder, chosen, quiet)
 
 
@@ -126,7 +126,8 @@ def remove(
 def clear(context: typer.Context, quiet: options.QuietOption = False) -> int:
     """Remove all indexes and interrupted readings; models stay."""
     folder = _folder()
-    folder.clean()
+    with _changing(folder):
+        folder.clean()
     return _removed(context, folder, _entries(folder), quiet)
 
 
@@ -151,7 +152,7 @@ def _folder() -> IndexFolder:
 
 
 def _entries(folder: IndexFolder) -> list[Entry]:
-    heads, damaged = folder.heads()
+    heads, _ = folder.heads()
     entries = [
         Entry(
             head.key,
@@ -172,33 +173,53 @@ def _entries(folder: IndexFolder) -> list[Entry]:
               "being read" if p.is_going_on else "interrupted", p.is_going_on, p.path)
         for p in folder.partials()
     ]  # fmt: skip
-    for key, _ in damaged:
-        where = folder.root / key
-        n_bytes, last_used = _measured(where)
-        entries.append(Entry(key, (), nothing, 0, n_bytes, last_used, "damaged", False, where))
+    entries += [
+        Entry(entry.key, (), nothing, 0, entry.n_bytes, entry.last_used, "damaged", False, entry.path)
+        for entry in folder.unusable()
+    ]
     return entries
 
 
-def _measured(folder: Path) -> tuple[int, float]:
-    """Bytes of a folder's files and the time of its last change, as far as they can be read."""
+def _meant(name: str, entries: Sequence[Entry]) -> list[Entry]:
+    """All that has this name; where nothing has, all that it is short for, if that is one thing."""
+    exact = [entry for entry in entries if entry.key == name or name in entry.documents]
+    if exact:
+        return exact
+    short = {meant for entry in entries for meant in entry.short_of(name)}
+    if not short:
+        raise UsageError(f"nothing of the name {harmless(repr(name))} is kept; see `magicpig cache ls`")
+    if len(short) > 1:
+        several = ", ".join(harmless(meant) for meant in sorted(short))
+        raise UsageError(
+            f"{harmless(name)} may be any of {several}; name one in full, or a key of `cache ls`"
+        )
+    return [entry for entry in entries if entry.short_of(name)]
+
+
+@contextmanager
+def _changing(folder: IndexFolder) -> Iterator[None]:
+    """Say in a sentence where nothing can be removed: a read-only disk, a folder of somebody else."""
     try:
-        return sum(file.stat().st_size for file in folder.iterdir()), folder.stat().st_mtime
-    except OSError:
-        return 0, 0.0
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise MagicPigError(f"nothing can be removed from {folder.root}: {reason}; see its rights") from None
 
 
 def _removed(context: typer.Context, folder: IndexFolder, entries: Sequence[Entry], quiet: bool) -> int:
     n_bytes, kept = 0, []
     for entry in entries:
-        is_partial = entry.state in ("interrupted", "being read")
-        if folder.remove_partial(entry.key) if is_partial else folder.remove(entry.key):
+        is_partial = entry.path == folder.partial(entry.key)
+        with _changing(folder):
+            removed = folder.remove_partial(entry.key) if is_partial else folder.remove(entry.key)
+        if removed:
             n_bytes += entry.n_bytes
         else:
             kept.append(entry)
     standard: Standard = context.obj
     if not quiet and len(entries) > len(kept):
-        removed = count(len(entries) - len(kept), "entry").replace("entrys", "entries")
-        Messages(standard.streams.err).line(f"removed {removed}, {byte_size(n_bytes)}")
+        n_removed = count(len(entries) - len(kept), "entry").replace("entrys", "entries")
+        Messages(standard.streams.err).line(f"removed {n_removed}, {byte_size(n_bytes)}")
     if kept:
         names = ", ".join(entry.key[:_KEY_LETTERS] for entry in kept)
         raise MagicPigError(f"{names} is being used by another magicpig and was not removed; end that first")

@@ -6,7 +6,7 @@ never the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # From so many tokens on a file leaves room behind each head's rows, for what is appended to a mapping.
 _SPARE_FROM_TOKENS = 16_384
 _SPARE_TOKENS = 8_192
+# How a notice begins that tells of this.
+NOT_KEPT = "what was read is not kept"
 # Tables are kept, not built anew, where they take no more than this share of keys and values (docs/index.md).
 _TABLES_SHARE = 1.25
 # Checkpoints of a reading are so far apart, and further where one takes more than this share of that time.
@@ -173,7 +175,7 @@ class IndexKeeper:
             return
         record = self._record(layer, store)
         try:
-            self._check_limit(record, session.n_layers)
+            self._check_limit(record, session.n_layers, writer.layers)
             writer.add_layer(layer, store, session.observed(layer), record)
         except OSError as error:
             self._give_up(error)
@@ -202,7 +204,7 @@ class IndexKeeper:
         try:
             writer.suspend(self._resume(writer, suspended))
         except OSError:
-            writer.abandon()
+            writer.leave()
 
     def _resume(self, writer: IndexWriter, suspended: Suspended) -> Resume:
         return Resume(
@@ -242,9 +244,11 @@ class IndexKeeper:
             path = finishing.result()
             library.hold(path.name)
             for entry in library.folder.evict(library.limit_bytes, keep=path.name):
+                served = f"the index of {', '.join(entry.documents)}", "the longest unused"
+                what, why = served if entry.documents else ("an index", "damaged, or of another version")
                 library.tell(
-                    f"the index of {', '.join(entry.documents)} ({byte_size(entry.n_bytes)}) was removed: "
-                    f"indexes may take {byte_size(library.limit_bytes)}, and it was the longest unused"
+                    f"{what} ({byte_size(entry.n_bytes)}) was removed: "
+                    f"indexes may take {byte_size(library.limit_bytes)}, and it was {why}"
                 )
         except OSError as error:
             library.tell(not_kept(error, library.folder.root))
@@ -268,7 +272,10 @@ class IndexKeeper:
         if store is None or tables is None:
             return
         planned = tables.planned_tables()
-        if planned is not None and planned.n_bytes <= _TABLES_SHARE * store.nbytes:
+        if planned is None or planned.n_bytes > _TABLES_SHARE * store.nbytes:
+            return
+        # Tables are extra: they do not make an index larger than all indexes may be.
+        if len(self._session.stores) * (planned.n_bytes + store.nbytes) <= self._library.limit_bytes:
             try:
                 writer.add_tables(layer, planned.key, tables.first_tables())
             except OSError as error:
@@ -293,10 +300,13 @@ class IndexKeeper:
             observed_dtype=dtype_name(observed.dtype),
         )
 
-    def _check_limit(self, record: LayerRecord, n_layers: int) -> None:
-        n_bytes = n_layers * 2 * record.n_rows * record.n_kv_heads * record.head_dim * 2
+    def _check_limit(self, record: LayerRecord, n_layers: int, written: Mapping[int, LayerRecord]) -> None:
+        """Refuse an index larger than all may be: at its first layer, where its layers are alike."""
+        n_bytes = record.planned_bytes + sum(layer.kept_bytes for layer in written.values())
+        if record.window is None and all(layer.window is None for layer in written.values()):
+            n_bytes = max(n_bytes, n_layers * record.planned_bytes)
         limit = self._library.limit_bytes
-        if n_bytes > limit and record.window is None:
+        if n_bytes > limit:
             raise OSError(0, f"it would take {byte_size(n_bytes)}, more than the limit of {byte_size(limit)}")
 
     def _give_up(self, error: OSError) -> None:
@@ -309,4 +319,4 @@ class IndexKeeper:
 def not_kept(error: OSError, root: Path) -> str:
     """Why there will be no index, in a sentence."""
     reason = error.strerror or str(error)
-    return f"what was read is not kept in {root}: {reason[:1].lower()}{reason[1:]}"
+    return f"{NOT_KEPT} in {root}: {reason[:1].lower()}{reason[1:]}"

@@ -7,6 +7,8 @@ reading, never the answer.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +33,8 @@ _READ_ANEW = 64
 # have met one that only tidies up.
 _POLL_S = 0.2
 _TELL_AFTER_S = 0.5
+# Faults of this process or its rights, not of the files: whoever comes next may well use them.
+_OUT_OF_REACH = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM, errno.EAGAIN}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,10 @@ class Library:
         limit = size_limit(root)
         library = cls(folder, model, limit, threads)
         if folder.create():
+            share = f"{SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit"
+            whence = LIMIT_VARIABLE if os.environ.get(LIMIT_VARIABLE, "").strip() else share
             library._notices.append(
-                f"what is read is kept in {root}, up to {byte_size(limit)} "
-                f"({SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit, "
+                f"what is read is kept in {root}, up to {byte_size(limit)} ({whence}, "
                 "--no-cache keeps nothing)"
             )
         folder.clean()
@@ -217,16 +222,24 @@ class Library:
             opened = self._fill(use.path, token_ids, new_session)
         except (DamagedFile, OSError, TypeError, KeyError, ValueError) as error:
             use.release()
-            self._notices.append(
-                f"the index {use.path} is damaged ({error}); it is removed, the text read anew"
-            )
-            self.folder.remove(key)
+            self._notices.append(self._give_up(use.path, error))
             return None
         if opened is None:
             use.release()
         else:
             self._in_use.append(use)
         return opened
+
+    def _give_up(self, path: Path, error: Exception) -> str:
+        """Remove an index that is damaged, unless it is only out of reach just now; gives what to tell."""
+        if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
+            return f"the index {path} cannot be used ({error.strerror}); the text is read anew"
+        try:
+            removed = self.folder.remove(path.name)
+        except OSError:
+            removed = False
+        outcome = "it is removed" if removed else "it cannot be removed just now"
+        return f"the index {path} is damaged ({error}); {outcome}, the text read anew"
 
     def _tables_damaged(self, path: Path, error: DamagedFile) -> None:
         """Keys and values are whole, so nothing is read anew; but whoever comes next need not find it."""

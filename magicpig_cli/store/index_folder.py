@@ -66,6 +66,21 @@ class PartialIndex:
     is_going_on: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """An index or interrupted reading that is damaged or of another version: it serves nobody."""
+
+    key: str
+    path: Path
+    n_bytes: int
+    last_used: float
+    is_partial: bool
+    documents: tuple[str, ...] = ()
+
+
+Entry = IndexHead | PartialIndex | Unusable
+
+
 class IndexFolder:
     """Parameters: `root`, which need not exist until something is written."""
 
@@ -149,25 +164,43 @@ class IndexFolder:
         return True
 
     def is_in_use(self, key: str) -> bool:
-        with self._changing():
-            return self._is_in_use(key)
+        """As far as locks tell: where none can be written, nothing is removed either."""
+        try:
+            with self._changing():
+                return self._is_in_use(key)
+        except OSError:
+            return False
 
-    def evict(self, limit_bytes: int, keep: str) -> list[IndexHead | PartialIndex]:
+    def entries(self) -> list[Entry]:
+        """All that takes disk space, first what is given up first: the unusable, then the longest unused."""
+        served: list[Entry] = [*self.heads()[0], *self.partials()]
+        return [*self.unusable(), *sorted(served, key=lambda entry: entry.last_used)]
+
+    def evict(self, limit_bytes: int, keep: str) -> list[Entry]:
         """Remove indexes and interrupted readings, the longest unused first, until the rest fits a limit.
 
         Never the one named `keep`, nor one in use.
         """
-        kept: list[IndexHead | PartialIndex] = [*self.heads()[0], *self.partials()]
+        kept = self.entries()
         total = sum(entry.n_bytes for entry in kept)
         removed = []
-        for entry in sorted(kept, key=lambda entry: entry.last_used):
+        for entry in kept:
             if total <= limit_bytes:
                 break
-            remove = self.remove if isinstance(entry, IndexHead) else self.remove_partial
-            if entry.key != keep and remove(entry.key):
-                total -= entry.n_bytes
-                removed.append(entry)
+            is_partial = isinstance(entry, PartialIndex) or (isinstance(entry, Unusable) and entry.is_partial)
+            remove = self.remove_partial if is_partial else self.remove
+            with contextlib.suppress(OSError):  # one that cannot be removed leaves the next ones
+                if entry.key != keep and remove(entry.key):
+                    total -= entry.n_bytes
+                    removed.append(entry)
         return removed
+
+    def unusable(self) -> list[Unusable]:
+        """Damaged indexes and notes of interrupted readings, those of other versions among them."""
+        indexes = [
+            Unusable(key, self.root / key, *_measured(self.root / key), False) for key, _ in self.heads()[1]
+        ]
+        return [*indexes, *(entry for entry in self._partials() if isinstance(entry, Unusable))]
 
     def clean(self) -> None:
         """Remove what killed processes left behind: unfinished copies and removals, locks of nobody."""
@@ -178,7 +211,8 @@ class IndexFolder:
         for folder in self.root.glob(f"{_PARTIAL}*"):
             key = folder.name.removeprefix(_PARTIAL)
             lock = self.writing_lock(key)
-            with contextlib.suppress(Timeout), lock.acquire(timeout=0):
+            # One that another user left must not cost the others.
+            with contextlib.suppress(Timeout, OSError), lock.acquire(timeout=0):
                 if not (folder / RESUME).exists():
                     shutil.rmtree(folder, ignore_errors=True)
         with self._changing():
@@ -186,19 +220,20 @@ class IndexFolder:
 
     def partials(self) -> list[PartialIndex]:
         """Readings that were interrupted, and those going on that have noted where they stand."""
-        found = []
+        return [entry for entry in self._partials() if isinstance(entry, PartialIndex)]
+
+    def _partials(self) -> Iterator[PartialIndex | Unusable]:
         for folder in sorted(self.root.glob(f"{_PARTIAL}*")):
+            key = folder.name.removeprefix(_PARTIAL)
+            n_bytes, last_used = _measured(folder, RESUME)
             try:
                 body = read_checked(folder / RESUME)
-                n_bytes = sum(path.stat().st_size for path in folder.iterdir())
-                key = folder.name.removeprefix(_PARTIAL)
-                numbers = (body["n_tokens"], n_bytes, (folder / RESUME).stat().st_mtime)
-                documents = tuple(body["documents"])
-                going_on = self._is_being_written(key)
-                found.append(PartialIndex(key, folder, body["model"], documents, *numbers, going_on))
-            except (DamagedFile, FileNotFoundError, KeyError):
-                continue  # being written, or of no use
-        return found
+                told = body["model"], tuple(body["documents"]), body["n_tokens"]
+                yield PartialIndex(key, folder, *told, n_bytes, last_used, self._is_being_written(key))
+            except FileNotFoundError:
+                continue  # being written, and nothing noted yet
+            except (DamagedFile, OSError, KeyError):
+                yield Unusable(key, folder, n_bytes, last_used, True)
 
     def remove_partial(self, key: str) -> bool:
         """Remove an interrupted reading; False if it is going on just now."""
@@ -258,6 +293,14 @@ class IndexFolder:
         return used
 
 
+def _measured(folder: Path, dated: str = ".") -> tuple[int, float]:
+    """Bytes of a folder's files and when one of them last changed, as far as they can be read."""
+    try:
+        return sum(file.stat().st_size for file in folder.iterdir()), (folder / dated).stat().st_mtime
+    except OSError:
+        return 0, 0.0
+
+
 def _common_length(chain: tuple[str, ...], other: tuple[str, ...]) -> int:
     alike = 0
     for mine, theirs in zip(chain, other, strict=False):
@@ -279,13 +322,14 @@ def size_limit(root: Path) -> int:
     if text:
         unit = text[-1] if text[-1] in _UNITS else ""
         try:
-            return int(float(text.removesuffix(unit)) * _UNITS[unit])
+            limit = int(float(text.removesuffix(unit)) * _UNITS[unit])
         except (ValueError, OverflowError):
+            limit = -1
+        if limit < 0:
             raise UsageError(
                 f"{LIMIT_VARIABLE} is {os.environ[LIMIT_VARIABLE]!r}, but must be a size such as 20GB"
-            ) from None
+            )
+        return limit
     existing = next(path for path in (root, *root.parents) if path.exists())
-    folder = IndexFolder(root)
-    entries: list[IndexHead | PartialIndex] = [*folder.heads()[0], *folder.partials()]
-    taken = sum(entry.n_bytes for entry in entries)
+    taken = sum(entry.n_bytes for entry in IndexFolder(root).entries())
     return int(SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))

@@ -65,6 +65,13 @@ class LayerRecord:
         return self.n_bytes - self.n_kv_heads * (self.capacity - self.n_rows) * self.row_bytes
 
     @property
+    def planned_bytes(self) -> int:
+        """Bytes that will take disk space, before the file is written."""
+        rows = self.n_kv_heads * self.n_rows * self.row_bytes
+        observed = self.n_q_heads * self.observed_tokens * self.head_dim * _ITEM_BYTES[self.observed_dtype]
+        return len(self.header()) + rows + observed
+
+    @property
     def row_bytes(self) -> int:
         return 2 * self.head_dim * 2
 

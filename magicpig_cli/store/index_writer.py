@@ -61,9 +61,13 @@ class IndexWriter:
             lock.release()
             return None
         writer = cls(folder, key, lock)
-        if not (writer.path / RESUME).exists():
-            shutil.rmtree(writer.path, ignore_errors=True)
-        writer.path.mkdir(mode=0o700, exist_ok=True)
+        try:
+            if not (writer.path / RESUME).exists():
+                shutil.rmtree(writer.path, ignore_errors=True)
+            writer.path.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            lock.release()
+            raise
         return writer
 
     def resume(self) -> Resume | None:
@@ -95,13 +99,25 @@ class IndexWriter:
         self.tables[layer] = write_tables(self.path / tables_name(layer), key, arrays)
 
     def note(self, resume: Resume) -> None:
-        """Bring what is finished to the disk, with a note of where the reading stands; raises OSError."""
-        tensors, checksum = write_resume_tensors(self.path, resume)
-        self._sync()
-        write_resume_note(self.path, resume, tensors, checksum)
+        """Bring what is finished to the disk, with a note of where the reading stands.
+
+        Raises
+        ------
+        OSError
+            If the disk is full or fails; a note from before stays then.
+        """
+        before = set(self.path.glob("resume*"))
+        try:
+            tensors, checksum = write_resume_tensors(self.path, resume)
+            self._sync()
+            write_resume_note(self.path, resume, tensors, checksum)
+        except OSError:
+            for path in set(self.path.glob("resume*")) - before:
+                path.unlink(missing_ok=True)
+            raise
 
     def suspend(self, resume: Resume) -> None:
-        """End with such a note; raises OSError."""
+        """End with such a note; raises OSError, and is not at its end then."""
         self.note(resume)
         self._lock.release()
 

@@ -298,7 +298,7 @@ def test_what_is_larger_than_the_limit_is_not_kept(
     assert [path.name for path in cache.iterdir()] == [".locks"]
 
 
-@pytest.mark.parametrize("text", ["much", "1XB", "nan", "-"])
+@pytest.mark.parametrize("text", ["much", "1XB", "nan", "-", "-1", "-5GB", "inf"])
 def test_a_limit_that_is_no_size(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(LIMIT_VARIABLE, text)
     with pytest.raises(UsageError, match=LIMIT_VARIABLE):

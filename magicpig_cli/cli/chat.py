@@ -21,6 +21,7 @@ from magicpig_cli.views.base import Ending, View
 from magicpig_cli.views.chatview import HELP, WELCOME, Exchange, NoAnswer, statistics, transcript
 from magicpig_cli.views.choose import open_view
 from magicpig_cli.views.streams import Messages, Output, ReaderGone, Standard, private
+from magicpig_cli.views.text import harmless
 
 if TYPE_CHECKING:
     from magicpig_cli.documents import PartRequest
@@ -256,16 +257,22 @@ class _Talk:
             self._fail("/save needs the name of a new file: /save answers.md")
             return
         assert self._reading is not None
-        path = Path(os.path.expanduser(name))
+        path, shown = Path(os.path.expanduser(name)), harmless(name)
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(transcript(self._reading, self._exchanges))
+                try:
+                    file.write(transcript(self._reading, self._exchanges))
+                    file.flush()
+                except OSError:  # half of it under that name would look like all, and refuse the next try
+                    path.unlink(missing_ok=True)
+                    raise
         except FileExistsError:
-            self._fail(f"{name} exists already and was left as it is; choose another name")
-        except OSError as error:
-            self._fail(f"{name} cannot be written: {(error.strerror or str(error)).lower()}")
+            self._fail(f"{shown} exists already and was left as it is; choose another name")
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._fail(f"{shown} cannot be written: {reason.lower()}")
         else:
-            self._say(f"saved {len(self._exchanges)} questions and answers in {name}")
+            self._say(f"saved {len(self._exchanges)} questions and answers in {shown}")
 
     def _say(self, text: str) -> None:
         if not self._quiet or text == HELP:

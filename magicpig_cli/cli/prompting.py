@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from prompt_toolkit.data_structures import Size
 
 
+# Far more than any model reads; a stream without line ends (/dev/zero) would fill the memory.
+LONGEST_LINE_BYTES = 64 << 20
+
+
 class Questions(Protocol):
     """A source of lines."""
 
@@ -34,10 +38,15 @@ class Lines:
         self._number = 0
 
     def next(self) -> str | None:
-        data = sys.stdin.buffer.readline()
+        data = sys.stdin.buffer.readline(LONGEST_LINE_BYTES + 1)
         if not data:
             return None
         self._number += 1
+        if len(data) > LONGEST_LINE_BYTES:
+            raise UsageError(
+                f"line {self._number} of standard input holds more than {LONGEST_LINE_BYTES >> 20} MiB, more "
+                "than any question; write one question per line"
+            )
         try:
             return data.decode("utf-8-sig" if self._number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import psutil
@@ -12,6 +13,9 @@ from command import MAGICPIG, environment, one_sentence
 from small import lines, small_model
 from terminal import Terminal
 from warm import magicpig
+
+from magicpig_cli.cli import prompting
+from magicpig_cli.errors import UsageError
 
 TEXT = lines(20)
 
@@ -38,13 +42,15 @@ def book(tmp_path: Path) -> Path:
 def test_questions_in_answers_out(book: Path, env: dict[str, str], tmp_path: Path) -> None:
     saved = tmp_path / "saved.md"
     script = f"Which pump?\n\nHow long?\r\n/stats\n/save {saved}\n/save {saved}\n/reset\nWhich pump?\n"
+    script = f"/save /dev/full\n/save a\0b\n/save {book}/x.md\n{script}"
     result = magicpig("chat", str(book), "-n", "20", stdin=script.encode(), env=env)
     first, second, third = (answer.strip("\n") for answer in result.out.split("\n\n"))
     assert first == third != second
     assert result.out.endswith("\n")
     assert not result.out.endswith("\n\n")
     assert result.status == 2  # the second /save
-    assert "exists already" in result.err
+    assert result.err.count("exists already") == 2
+    assert result.err.count("cannot be written") == 2
     assert "2 questions" in result.err
     reads = [line for line in result.err.splitlines() if line.startswith("read ")]
     assert len(reads) == 4  # the document, then a question at a time
@@ -68,6 +74,14 @@ def test_what_is_no_text_ends_it(book: Path, env: dict[str, str]) -> None:
     result = magicpig("chat", str(book), "-q", stdin=b"caf\xe9?\n", env=env)
     assert (result.status, result.out) == (2, "")
     assert "line 1" in result.err
+
+
+def test_a_stream_without_line_ends_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open("/dev/zero", encoding="utf-8") as zeros:
+        monkeypatch.setattr(sys, "stdin", zeros)
+        monkeypatch.setattr(prompting, "LONGEST_LINE_BYTES", 1 << 20)
+        with pytest.raises(UsageError, match=r"line 1 of standard input holds more than 1 MiB"):
+            prompting.Lines().next()
 
 
 def test_standard_input_is_no_document_of_a_chat(env: dict[str, str]) -> None:

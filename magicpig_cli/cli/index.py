@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from magicpig_cli.cli import options, values, wiring
+from magicpig_cli.engine.events import Event, NotKept
 from magicpig_cli.errors import MagicPigError
 from magicpig_cli.views.base import View
 from magicpig_cli.views.choose import open_view
@@ -78,8 +80,16 @@ def _read(
     documents = wiring.read_documents(sources, part, standard, watch.view)
     watch.signals.check()
     with wiring.loaded_engine(engine_options, watch.show) as engine:
-        watch.show_all(engine.read(documents, instruction))
+        if not engine.keeps:
+            raise MagicPigError("no index is made: there is no folder for it; set MAGICPIG_CACHE to one")
+        watch.show_all(_as_long_as_it_is_kept(engine.read(documents, instruction)))
     if watch.view.track.index_path is None:
-        notices = watch.view.track.notices
-        reason = notices[-1] if notices else "another magicpig is reading the same text"
-        raise MagicPigError(f"the text was read, but there is no index of it: {reason}")
+        raise MagicPigError("the text was read, but the index that there is of it cannot be used")
+
+
+def _as_long_as_it_is_kept(events: Iterator[Event]) -> Iterator[Event]:
+    """The events of a reading, which is for nothing once it cannot be kept."""
+    for event in events:
+        if isinstance(event, NotKept):
+            raise MagicPigError(f"no index is made: {event.text}")
+        yield event

@@ -283,6 +283,11 @@ class Engine:
             yield from self._prefilled(prompt, 0, keeping)
             yield from keeping.outcome()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a place on the disk for what it reads."""
+        return self._library is not None
+
     def close(self) -> None:
         """Let go of the documents read, and of their indexes."""
         self._reading = None
@@ -345,7 +350,8 @@ class Engine:
             document = prompt.token_ids[known:prefix]
             keeper, suspended = keeping.begin(prompt, session, chunk)
             yield from keeping.notices()
-            logits = yield from prefill(model, session, document, chunk, (0.0, boundary), keeper, suspended)
+            reading_it = prefill(model, session, document, chunk, (0.0, boundary), keeper, suspended)
+            logits = yield from keeping.telling(reading_it)
             reading.mark = session.mark()
             keeping.finish()
         question = prompt.token_ids[session.n_tokens :]

@@ -25,6 +25,11 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class NotKept(Notice):
+    """Why what is being read will not be found again on the disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class LoadProgress:
     """Something is being fetched or loaded: `phase` says what, in a word or two."""
 

@@ -6,21 +6,23 @@ never the answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from magicpig_cli.amounts import byte_size
 from magicpig_cli.attention.session import Session
-from magicpig_cli.engine.events import Indexed, Notice
+from magicpig_cli.engine.events import Event, Indexed, Notice
 from magicpig_cli.engine.prefill import Suspended
 from magicpig_cli.engine.prompt import Prompt
 from magicpig_cli.engine.restore import restore_layers
 from magicpig_cli.errors import DamagedFile
+from magicpig_cli.store.index_folder import LIMIT_VARIABLE
 from magicpig_cli.store.index_layer import dtype_name
 from magicpig_cli.store.index_meta import IndexMeta
 from magicpig_cli.store.index_record import LayerRecord
@@ -31,11 +33,11 @@ from magicpig_cli.store.kv import LayerStore
 if TYPE_CHECKING:
     from magicpig_cli.engine.library import Library
 
+T = TypeVar("T")
+
 # From so many tokens on a file leaves room behind each head's rows, for what is appended to a mapping.
 _SPARE_FROM_TOKENS = 16_384
 _SPARE_TOKENS = 8_192
-# How a notice begins that tells of this.
-NOT_KEPT = "what was read is not kept"
 # Tables are kept, not built anew, where they take no more than this share of keys and values (docs/index.md).
 _TABLES_SHARE = 1.25
 # Checkpoints of a reading are so far apart, and further where one takes more than this share of that time.
@@ -85,7 +87,19 @@ class Keeping:
     def notices(self) -> Iterator[Notice]:
         """What the library has to say."""
         if self._library is not None:
-            yield from map(Notice, self._library.notices())
+            yield from self._library.notices()
+
+    def telling(self, events: Generator[Event, None, T]) -> Generator[Event, None, T]:
+        """The events of a reading, and at once what the library has to say: the end may be minutes away."""
+        with closing(events):
+            while True:
+                try:
+                    event = next(events)
+                except StopIteration as end:
+                    value: T = end.value
+                    return value
+                yield from self.notices()
+                yield event
 
     def outcome(self) -> Iterator[Notice | Indexed]:
         """Wait for the disk, and tell what is kept."""
@@ -251,7 +265,7 @@ class IndexKeeper:
                     f"indexes may take {byte_size(library.limit_bytes)}, and it was {why}"
                 )
         except OSError as error:
-            library.tell(not_kept(error, library.folder.root))
+            library.give_up(error)
             return None
         return Kept(path, len(self._prefix), self._n_bytes)
 
@@ -307,16 +321,11 @@ class IndexKeeper:
             n_bytes = max(n_bytes, n_layers * record.planned_bytes)
         limit = self._library.limit_bytes
         if n_bytes > limit:
-            raise OSError(0, f"it would take {byte_size(n_bytes)}, more than the limit of {byte_size(limit)}")
+            allowed = f"{byte_size(limit)}, which {LIMIT_VARIABLE} sets"
+            raise OSError(0, f"it would take {byte_size(n_bytes)}, more than the limit of {allowed}")
 
     def _give_up(self, error: OSError) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
-        self._library.tell(not_kept(error, self._library.folder.root))
-
-
-def not_kept(error: OSError, root: Path) -> str:
-    """Why there will be no index, in a sentence."""
-    reason = error.strerror or str(error)
-    return f"{NOT_KEPT} in {root}: {reason[:1].lower()}{reason[1:]}"
+        self._library.give_up(error)

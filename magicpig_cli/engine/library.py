@@ -18,7 +18,8 @@ import numpy as np
 
 from magicpig_cli.amounts import byte_size
 from magicpig_cli.attention.session import Session
-from magicpig_cli.engine.keeping import IndexKeeper, not_kept
+from magicpig_cli.engine.events import Notice, NotKept
+from magicpig_cli.engine.keeping import IndexKeeper
 from magicpig_cli.engine.restore import offer_tables, restore_layers
 from magicpig_cli.errors import DamagedFile
 from magicpig_cli.store.index_folder import LIMIT_VARIABLE, SHARE_OF_DISK, IndexFolder, InUse, size_limit
@@ -74,7 +75,7 @@ class Library:
     model: ModelKey
     limit_bytes: int
     threads: int = 1
-    _notices: list[str] = field(default_factory=list)
+    _notices: list[Notice] = field(default_factory=list)
     _in_use: list[InUse] = field(default_factory=list)
     _claimed: IndexWriter | None = None
 
@@ -95,14 +96,14 @@ class Library:
         if folder.create():
             share = f"{SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit"
             whence = LIMIT_VARIABLE if os.environ.get(LIMIT_VARIABLE, "").strip() else share
-            library._notices.append(
+            library.tell(
                 f"what is read is kept in {root}, up to {byte_size(limit)} ({whence}, "
                 "--no-cache keeps nothing)"
             )
         folder.clean()
         return library
 
-    def notices(self) -> list[str]:
+    def notices(self) -> list[Notice]:
         """What a person should know since the last call."""
         told, self._notices = self._notices, []
         return told
@@ -152,7 +153,7 @@ class Library:
                 self._claimed = IndexWriter.open(self.folder, key)
                 return
             except OSError as error:
-                self._notices.append(not_kept(error, self.folder.root))
+                self.give_up(error)
                 return
             except BeingWritten:
                 if not told and monotonic() - began > _TELL_AFTER_S:
@@ -178,10 +179,12 @@ class Library:
         try:
             writer = writer or IndexWriter.open(self.folder, key)
         except OSError as error:
-            self._notices.append(not_kept(error, self.folder.root))
+            self.give_up(error)
             return None
         except BeingWritten:
-            self._notices.append("another magicpig is reading the same text, so this reading is not kept")
+            self._notices.append(
+                NotKept("another magicpig is reading the same text, so this reading is not kept")
+            )
             return None
         if writer is None:
             return None
@@ -207,14 +210,21 @@ class Library:
 
     def tell(self, sentence: str) -> None:
         """Add a notice."""
-        self._notices.append(sentence)
+        self._notices.append(Notice(sentence))
+
+    def give_up(self, error: OSError) -> None:
+        """Add a notice of why there will be no index."""
+        reason = error.strerror or str(error)
+        self._notices.append(
+            NotKept(f"what was read is not kept in {self.folder.root}: {reason[:1].lower()}{reason[1:]}")
+        )
 
     def _try(self, key: str, token_ids: np.ndarray, new_session: Callable[[], Session]) -> Opened | None:
         """Fill a session from one index; one that is damaged is removed, with a notice."""
         try:
             use = self.folder.take(key)
         except OSError as error:
-            self._notices.append(f"the index {self.folder.root / key} cannot be used: {error.strerror}")
+            self.tell(f"the index {self.folder.root / key} cannot be used: {error.strerror}")
             return None
         if use is None:
             return None
@@ -222,7 +232,7 @@ class Library:
             opened = self._fill(use.path, token_ids, new_session)
         except (DamagedFile, OSError, TypeError, KeyError, ValueError) as error:
             use.release()
-            self._notices.append(self._give_up(use.path, error))
+            self.tell(self._damaged(use.path, error))
             return None
         if opened is None:
             use.release()
@@ -230,7 +240,7 @@ class Library:
             self._in_use.append(use)
         return opened
 
-    def _give_up(self, path: Path, error: Exception) -> str:
+    def _damaged(self, path: Path, error: Exception) -> str:
         """Remove an index that is damaged, unless it is only out of reach just now; gives what to tell."""
         if isinstance(error, OSError) and error.errno in _OUT_OF_REACH:
             return f"the index {path} cannot be used ({error.strerror}); the text is read anew"
@@ -243,11 +253,11 @@ class Library:
 
     def _tables_damaged(self, path: Path, error: DamagedFile) -> None:
         """Keys and values are whole, so nothing is read anew; but whoever comes next need not find it."""
-        self._notices.append(f"tables of the index {path} are damaged ({error}); they are built anew")
+        self.tell(f"tables of the index {path} are damaged ({error}); they are built anew")
         try:
             remove_tables(path)
         except OSError as reason:
-            self._notices.append(f"they cannot be removed: {(reason.strerror or str(reason)).lower()}")
+            self.tell(f"they cannot be removed: {(reason.strerror or str(reason)).lower()}")
 
     def _fill(self, path: Path, token_ids: np.ndarray, new_session: Callable[[], Session]) -> Opened | None:
         meta = read_meta(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -109,6 +110,19 @@ class Reading:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._loaded
+
+
+@pytest.mark.parametrize("options", [[], ["--quiet"]])
+def test_a_reading_that_cannot_be_kept_ends_at_once_and_tells_why_once(
+    book: Path, env: dict[str, str], options: list[str]
+) -> None:
+    result = magicpig("index", str(book), *options, env=env | {"MAGICPIG_CACHE_LIMIT": "1KB"})
+    assert (result.status, result.out) == (1, "")
+    assert result.err.count("not kept") == 1
+    sentence = result.err.splitlines()[-1]
+    assert sentence.startswith("magicpig: no index is made: ")
+    assert "more than the limit of 1 kB, which MAGICPIG_CACHE_LIMIT sets" in sentence
+    assert not re.search(r"read [\d,]+ tokens", result.err)
 
 
 def test_killed_at_any_moment_it_leaves_a_whole_index_or_none(

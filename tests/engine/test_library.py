@@ -294,7 +294,8 @@ def test_what_is_larger_than_the_limit_is_not_kept(
     assert not run.of(Indexed)
     (refusal,) = [notice for notice in run.notices if "not kept" in notice]
     # Both in units that leave a figure to see.
-    assert re.search(r": it would take [1-9]\d* [kM]B, more than the limit of [1-9]\d* kB$", refusal)
+    assert re.search(r": it would take [1-9]\d* [kM]B, more than the limit of [1-9]\d* kB, which", refusal)
+    assert refusal.endswith(f"{LIMIT_VARIABLE} sets")
     assert [path.name for path in cache.iterdir()] == [".locks"]
 
 

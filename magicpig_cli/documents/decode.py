@@ -156,7 +156,7 @@ def _nearly_utf8(data: bytes) -> Decoded | None:
 def _legacy(data: bytes) -> Decoded:
     share = _control_share(data)
     if share > _MOST_CONTROLS_LEGACY:
-        raise NotTextError(f"binary data ({share:.0%} of its bytes are control codes)")
+        raise NotTextError(f"binary data ({100 * share:.0f} % of its bytes are control codes)")
     codec, name = guess_encoding(data)
     remark = f"is not UTF-8; read as {name.replace('windows', 'Windows')} (a guess from its letters)"
     try:

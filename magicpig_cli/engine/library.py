@@ -94,7 +94,7 @@ class Library:
         limit = size_limit(root)
         library = cls(folder, model, limit, threads)
         if folder.create():
-            share = f"{SHARE_OF_DISK:.0%} of the free disk; {LIMIT_VARIABLE} sets another limit"
+            share = f"{100 * SHARE_OF_DISK:.0f} % of the free disk; {LIMIT_VARIABLE} sets another limit"
             whence = LIMIT_VARIABLE if os.environ.get(LIMIT_VARIABLE, "").strip() else share
             library.tell(
                 f"what is read is kept in {root}, up to {byte_size(limit)} ({whence}, "

@@ -1,6 +1,6 @@
 """Methods at budgets: who takes part, and how `lsh`, which knows no budget, is made to read as much.
 
-The number of tables is chosen so that the sum of inclusion probabilities of real keys, for the
+Collisions and tables are chosen so that the sum of inclusion probabilities of real keys, for the
 prompt's last queries, is the share asked for. What is reported is what was read.
 """
 

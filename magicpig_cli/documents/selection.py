@@ -116,7 +116,9 @@ def select(document: Document, request: PartRequest) -> Document:
         len(document.text),
     )
     share = f"{len(text):,} of {len(document.text):,} characters"
-    where = "" if request.kind == "lines" else f", lines {cut.first_line:,} to {cut.last_line:,}"
+    first, last = f"{cut.first_line:,}", f"{cut.last_line:,}"
+    lines = f"line {first}" if first == last else f"lines {first} to {last}"
+    where = "" if request.kind == "lines" else f", {lines}"
     verb = "are" if label.startswith(("pages", "lines")) else "is"
     notice = f"{document.source}: only {label} {verb} read{where} ({share})"
     inside = tuple(_shifted(p, start) for p in document.parts if start <= p.start and p.end <= end)

@@ -14,14 +14,13 @@ from typing import Literal
 
 from magicpig_cli.documents.document import Document
 from magicpig_cli.documents.parts import Part, PartInfo, Places, pages, sections
+from magicpig_cli.documents.roman import roman_value
 from magicpig_cli.errors import UsageError
 
 _RANGE = re.compile(r"\s*(\d*)\s*(?:([-:\u2013])\s*(\d*)\s*)?")
 # A title this similar is meant, if no other is.
 _SIMILAR = 0.8
 _SUGGESTED = 0.45
-_ROMAN = re.compile(r"m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})")
-_ROMAN_VALUES = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100, "d": 500, "m": 1000}
 _NUMBERED = re.compile(
     r"(chapter|part|book|volume|section|act|scene|letter|canto|appendix|adventure|kapitel|teil)$"
 )
@@ -210,11 +209,8 @@ def _words(title: str) -> tuple[str, ...]:
 
 
 def _arabic(word: str) -> str:
-    if not word or not _ROMAN.fullmatch(word):
-        return word
-    values = [_ROMAN_VALUES[letter] for letter in word]
-    pairs = zip(values, [*values[1:], 0], strict=True)
-    return str(sum(-value if value < after else value for value, after in pairs))
+    value = roman_value(word)
+    return word if value is None else str(value)
 
 
 def _contains(words: tuple[str, ...], wanted: tuple[str, ...]) -> bool:

@@ -147,6 +147,14 @@ def test_pages_of_a_pdf(tmp_path):
     assert "there is no text in page 4" in refusal(document, pages="4")
 
 
+def test_a_part_of_one_line_is_a_line(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text("# One\n\none\n\n# Two\n# Three\n\nthree\n")
+    (document,) = read_sources([str(path)], None)
+    assert " is read, line 5 (" in taken(document, section="two").notices[-1]
+    assert " is read, lines 6 to 8 (" in taken(document, section="three").notices[-1]
+
+
 def test_ranges_that_are_none(book):
     for value in ("", "a", "1-b", "-", "1:2:3", "1.5", "\u0661"):
         assert "must be a range such as 1200:2400" in refusal(book, lines=value)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from magicpig_cli.documents.parts import Mark
+from magicpig_cli.documents.roman import roman_value
 
 _HEAD = re.compile(
     r"(?P<word>[^\W\d_]{3,20})?\s*\b(?P<number>[IVXLC]{1,8}|\d{1,3})\b(?P<sign>[.:)]?)(?:\s+(?P<title>\S.{0,80}))?"
 )
-_ROMAN = re.compile(r"(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
-_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+# A lone C is rather an initial than a hundredth chapter.
+_MOST_ROMAN = 99
 _CAPTIONS = {"figure", "fig", "table", "plate", "image", "page", "abbildung", "tabelle", "seite", "bild"}
 _FEWEST = 3
 # Items of a list are shorter; half of a row's chapters hold at least so many characters.
@@ -67,7 +68,9 @@ def _is_alone(lines: Sequence[str], i: int) -> bool:
 
 def _head(match: re.Match[str], start: int, body: int) -> _Head | None:
     number, word, title = match["number"], match["word"] or "", match["title"] or ""
-    value = int(number) if number.isdigit() else _value(number)
+    value = int(number) if number.isdigit() else roman_value(number) or 0
+    if not number.isdigit() and value > _MOST_ROMAN:
+        return None
     if not value or word.lower() in _CAPTIONS or (word and not word[0].isupper()):
         return None
     if not title and not word and number.isdigit():
@@ -85,14 +88,6 @@ def _is_title(title: str, signed: bool) -> bool:
         return True
     longer = [word for word in re.findall(r"\w+", title) if len(word) > 3]
     return signed and not title.endswith(".") and title[0].isupper() and all(w[0].isupper() for w in longer)
-
-
-def _value(roman: str) -> int:
-    if not _ROMAN.fullmatch(roman):
-        return 0
-    values = [_VALUES[letter] for letter in roman]
-    pairs = zip(values, [*values[1:], 0], strict=True)
-    return sum(-value if value < after else value for value, after in pairs)
 
 
 def _rows(heads: Sequence[_Head], text: str) -> list[_Head]:

@@ -79,7 +79,7 @@ def chapter_marks(text: str) -> list[Mark]:
         after_blank = not stripped
         at += len(line)
     marks = _without_contents(found, text)
-    if not any(not _ALONE_HEAD.fullmatch(mark.title) for mark in marks):
+    if all(_ALONE_HEAD.fullmatch(mark.title) for mark in marks):
         alone = [Mark(mark.title, 1, mark.start, mark.kind) for mark in marks]
         marks = sorted([*alone, *numbered_marks(text)], key=lambda mark: mark.start)
     levels = sorted({mark.level for mark in marks})

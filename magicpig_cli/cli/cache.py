@@ -152,7 +152,7 @@ def _folder() -> IndexFolder:
 
 
 def _entries(folder: IndexFolder) -> list[Entry]:
-    heads, _ = folder.heads()
+    contents = folder.contents()
     entries = [
         Entry(
             head.key,
@@ -165,17 +165,17 @@ def _entries(folder: IndexFolder) -> list[Entry]:
             folder.is_in_use(head.key),
             folder.root / head.key,
         )
-        for head in heads
+        for head in contents.heads
     ]
     nothing = {"id": None, "dtype": None, "quantization": None}
     entries += [
         Entry(p.key, p.documents, nothing | {"id": p.model_id}, p.n_tokens, p.n_bytes, p.last_used,
               "being read" if p.is_going_on else "interrupted", p.is_going_on, p.path)
-        for p in folder.partials()
+        for p in contents.partials
     ]  # fmt: skip
     entries += [
         Entry(entry.key, (), nothing, 0, entry.n_bytes, entry.last_used, "damaged", False, entry.path)
-        for entry in folder.unusable()
+        for entry in contents.unusable
     ]
     return entries
 
@@ -209,9 +209,8 @@ def _changing(folder: IndexFolder) -> Iterator[None]:
 def _removed(context: typer.Context, folder: IndexFolder, entries: Sequence[Entry], quiet: bool) -> int:
     n_bytes, kept = 0, []
     for entry in entries:
-        is_partial = entry.path == folder.partial(entry.key)
         with _changing(folder):
-            removed = folder.remove_partial(entry.key) if is_partial else folder.remove(entry.key)
+            removed = folder.remove_folder(entry.path)
         if removed:
             n_bytes += entry.n_bytes
         else:

@@ -74,11 +74,28 @@ class Unusable:
     path: Path
     n_bytes: int
     last_used: float
-    is_partial: bool
     documents: tuple[str, ...] = ()
 
 
 Entry = IndexHead | PartialIndex | Unusable
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """All that takes disk space, by kind; indexes the last used first."""
+
+    heads: list[IndexHead]
+    partials: list[PartialIndex]
+    unusable: list[Unusable]
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(entry.n_bytes for entry in self.by_use())
+
+    def by_use(self) -> list[Entry]:
+        """First what is given up first: the unusable, then the longest unused."""
+        served: list[Entry] = [*self.heads, *self.partials]
+        return [*self.unusable, *sorted(served, key=lambda entry: entry.last_used)]
 
 
 class IndexFolder:
@@ -171,36 +188,35 @@ class IndexFolder:
         except OSError:
             return False
 
-    def entries(self) -> list[Entry]:
-        """All that takes disk space, first what is given up first: the unusable, then the longest unused."""
-        served: list[Entry] = [*self.heads()[0], *self.partials()]
-        return [*self.unusable(), *sorted(served, key=lambda entry: entry.last_used)]
+    def contents(self) -> Contents:
+        """What lies here: indexes, interrupted readings, and what is damaged or of another version."""
+        heads, damaged = self.heads()
+        unusable = [Unusable(key, self.root / key, *_measured(self.root / key)) for key, _ in damaged]
+        partials = []
+        for entry in self._partials():
+            if isinstance(entry, PartialIndex):
+                partials.append(entry)
+            else:
+                unusable.append(entry)
+        return Contents(heads, partials, unusable)
 
     def evict(self, limit_bytes: int, keep: str) -> list[Entry]:
         """Remove indexes and interrupted readings, the longest unused first, until the rest fits a limit.
 
         Never the one named `keep`, nor one in use.
         """
-        kept = self.entries()
-        total = sum(entry.n_bytes for entry in kept)
+        contents = self.contents()
+        total = contents.n_bytes
         removed = []
-        for entry in kept:
+        for entry in contents.by_use():
             if total <= limit_bytes:
                 break
-            is_partial = isinstance(entry, PartialIndex) or (isinstance(entry, Unusable) and entry.is_partial)
-            remove = self.remove_partial if is_partial else self.remove
+            where = self.root / entry.key if isinstance(entry, IndexHead) else entry.path
             with contextlib.suppress(OSError):  # one that cannot be removed leaves the next ones
-                if entry.key != keep and remove(entry.key):
+                if entry.key != keep and self.remove_folder(where):
                     total -= entry.n_bytes
                     removed.append(entry)
         return removed
-
-    def unusable(self) -> list[Unusable]:
-        """Damaged indexes and notes of interrupted readings, those of other versions among them."""
-        indexes = [
-            Unusable(key, self.root / key, *_measured(self.root / key), False) for key, _ in self.heads()[1]
-        ]
-        return [*indexes, *(entry for entry in self._partials() if isinstance(entry, Unusable))]
 
     def clean(self) -> None:
         """Remove what killed processes left behind: unfinished copies and removals, locks of nobody."""
@@ -220,7 +236,7 @@ class IndexFolder:
 
     def partials(self) -> list[PartialIndex]:
         """Readings that were interrupted, and those going on that have noted where they stand."""
-        return [entry for entry in self._partials() if isinstance(entry, PartialIndex)]
+        return self.contents().partials
 
     def _partials(self) -> Iterator[PartialIndex | Unusable]:
         for folder in sorted(self.root.glob(f"{_PARTIAL}*")):
@@ -233,7 +249,7 @@ class IndexFolder:
             except FileNotFoundError:
                 continue  # being written, and nothing noted yet
             except (DamagedFile, OSError, KeyError):
-                yield Unusable(key, folder, n_bytes, last_used, True)
+                yield Unusable(key, folder, n_bytes, last_used)
 
     def remove_partial(self, key: str) -> bool:
         """Remove an interrupted reading; False if it is going on just now."""
@@ -241,6 +257,12 @@ class IndexFolder:
             shutil.rmtree(self.partial(key), ignore_errors=True)
             return True
         return False
+
+    def remove_folder(self, folder: Path) -> bool:
+        """Remove an index or an interrupted reading, whichever lies there; False if it is in use, or gone."""
+        if folder.name.startswith(_PARTIAL):
+            return self.remove_partial(folder.name.removeprefix(_PARTIAL))
+        return self.remove(folder.name)
 
     def partial(self, key: str) -> Path:
         """Where the index of that key is being written."""
@@ -331,5 +353,4 @@ def size_limit(root: Path) -> int:
             )
         return limit
     existing = next(path for path in (root, *root.parents) if path.exists())
-    taken = sum(entry.n_bytes for entry in IndexFolder(root).entries())
-    return int(SHARE_OF_DISK * (shutil.disk_usage(existing).free + taken))
+    return int(SHARE_OF_DISK * (shutil.disk_usage(existing).free + IndexFolder(root).contents().n_bytes))

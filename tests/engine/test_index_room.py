@@ -84,7 +84,7 @@ def test_what_serves_nobody_counts_as_taken(load: Callable[..., Engine], cache: 
     engine.close()
     (head,), _ = IndexFolder(cache).heads()
     cut(index_folder(cache) / "index.json")
-    (unusable,) = IndexFolder(cache).entries()
+    (unusable,) = IndexFolder(cache).contents().by_use()
     assert unusable.n_bytes >= head.n_bytes
     assert size_limit(cache) > 0
 
@@ -103,7 +103,7 @@ def test_an_index_is_never_larger_than_all_may_be(
         engine.close()
         assert bool(run.of(Indexed)) == is_kept, limit
         assert sum("more than the limit" in notice for notice in run.notices) == (not is_kept)
-        assert sum(entry.n_bytes for entry in IndexFolder(cache).entries()) <= limit
+        assert IndexFolder(cache).contents().n_bytes <= limit
 
 
 def test_the_limit_is_told_with_where_it_comes_from(
